@@ -1,0 +1,227 @@
+//! What a kernel gives to the entry stubs, and what an exit gives to a kernel.
+//!
+//! Everything between an event and the handler is generic over [`Kernel`]: a kernel implements the trait once, names
+//! its [`Exit`] and its [`Tracking`], and never sees a symbol name or an offset. The order of events is fixed here:
+//!
+//! 1. the stub builds the [`TrapFrame`] with interrupts off and kernel GS in place;
+//! 2. [`Tracking`] learns that user mode was left;
+//! 3. the handler runs, with a [`UserEntry`] it has to turn into a [`UserReturn`];
+//! 4. [`prepare_exit`] does pending work until there is none, with interrupts off from the last test on;
+//! 5. [`Exit::choose`] looks at the frame: SYSRET, IRET, or a refusal, which goes to [`Kernel::refused`] while the CPU
+//!    is still wholly in the kernel;
+//! 6. [`Exit::leave`] consumes the frame.
+
+use crate::frame::TrapFrame;
+use crate::irq::{IrqOff, UserEntry, UserReturn};
+use crate::percpu::PerCpuHeader;
+use crate::segment::SegmentLayout;
+
+/// A kernel, as the stubs see it.
+///
+/// Handlers that are entered from user mode get a [`UserEntry`] and must return a [`UserReturn`]; those that are
+/// entered from the kernel itself get the proof that interrupts are off and must give it back.
+///
+/// # Safety
+///
+/// An implementation states, for every CPU on which its stubs are installed:
+///
+/// 1. [`Kernel::LAYOUT`] is the layout of the GDT that is loaded, and the SYSCALL and SYSENTER MSRs were computed from it.
+/// 2. In the kernel, GS base is the address of a bound [`PerCpuHeader`] whose kernel stack belongs to the current thread;
+///    TSS.RSP0 is the same stack.
+/// 3. The IST slots of NMI, #MC, #DB and #DF hold [`IstStack`](crate::percpu::IstStack)s bound to that header, no two the same.
+/// 4. The code is compiled without a red zone and without SSE, or its handlers save what they use of it.
+pub unsafe trait Kernel: Sized + 'static {
+    /// How this kernel leaves for user mode: `entry-sysret` has implementations.
+    type Exit: Exit;
+    /// Who is told about the border: [`NoTracking`], or a type of the `context-tracking` crate.
+    type Tracking: Tracking;
+    /// The order of segment descriptors.
+    const LAYOUT: SegmentLayout;
+
+    /// A system call, by whatever instruction: [`TrapFrame::entry_kind`] tells.
+    fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> UserReturn;
+
+    /// An exception in user mode; [`TrapFrame::vector`] tells which. #DB comes here too, NMI, #MC and #DF don't.
+    fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> UserReturn;
+
+    /// A maskable interrupt in user mode. The handler owes the interrupt controller its acknowledgement.
+    fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> UserReturn;
+
+    /// An exception in the kernel, on the stack that was in use. Returning retries the instruction unless RIP was set.
+    fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
+
+    /// A maskable interrupt in the kernel, on the stack that was in use.
+    fn kernel_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
+
+    /// NMI, #MC and #DF, and #DB in the kernel: events that can arrive between any two instructions, on a stack of
+    /// their own, with [`Tracking`] in any state. Allowed is what an NMI handler may do: no locks that others take, no
+    /// scheduling, no user memory, and nothing that can fault.
+    fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
+
+    /// Pending work before a return to user mode: rescheduling, signals. Called with interrupts off and expected to
+    /// come back so; in between they may be on. Must clear the flag first ([`PerCpuHeader::clear_work_pending`]).
+    fn work(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
+
+    /// The exit refused the frame as it is: repair it, or make the thread end. Called again for as long as the exit refuses.
+    fn refused(frame: &mut TrapFrame, refusal: <Self::Exit as Exit>::Refusal, irq: IrqOff) -> UserReturn;
+}
+
+/// The ways that the exit stub can take; what [`Exit::choose`] returns and [`Exit::leave`] finds in EAX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Leave {
+    /// SYSRETQ to 64-bit code.
+    Sysret = 0,
+    /// IRETQ.
+    Iret = 1,
+    /// SYSRETL to 32-bit code.
+    Sysret32 = 2,
+}
+
+/// A way out of the kernel: a decision in Rust and a stub that obeys it.
+///
+/// # Safety
+///
+/// 1. `choose` returns `Ok` only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
+///    of IRETQ itself that the kernel repairs.
+/// 2. `leave` restores the registers from the frame at RSP, swaps GS, and consumes the very words that `choose` examined.
+pub unsafe trait Exit: 'static {
+    /// Why a frame can't be left with.
+    type Refusal: Copy + core::fmt::Debug;
+
+    /// Decides how to leave with `frame`.
+    ///
+    /// # Errors
+    ///
+    /// The reason why neither way is safe; the frame is unchanged and the CPU still in the kernel.
+    fn choose(frame: &TrapFrame, proof: &UserReturn) -> Result<Leave, Self::Refusal>;
+
+    /// Leaves for user mode. Jumped to by the stubs, never called.
+    ///
+    /// # Safety
+    ///
+    /// 1. CPL is 0, RFLAGS.IF is 0, GS base is the kernel's.
+    /// 2. RSP is the address of a [`TrapFrame`] on a kernel stack, and EAX what `choose` returned for it, unchanged since.
+    unsafe extern "sysv64" fn leave<O: Options>() -> !;
+}
+
+/// What the stubs tell about the border between user mode and kernel; the default does nothing and costs nothing.
+///
+/// Every hook runs with interrupts off and kernel GS in place.
+///
+/// # Safety
+///
+/// 1. No hook faults, blocks, or enables interrupts: they run where no other kernel code may.
+pub unsafe trait Tracking: 'static {
+    /// What an exception or NMI saves on entry and restores on exit.
+    type Saved;
+
+    /// User mode was left, by system call, exception or interrupt.
+    #[inline(always)]
+    fn user_exit(_irq: &IrqOff) {}
+
+    /// User mode is about to be entered; nothing but the exit decision follows.
+    #[inline(always)]
+    fn user_enter(_irq: &IrqOff) {}
+
+    /// An exception or interrupt arrived in the kernel, in whatever state tracking was.
+    fn exception_enter(irq: &IrqOff) -> Self::Saved;
+
+    /// The end of what [`Tracking::exception_enter`] began.
+    fn exception_exit(irq: &IrqOff, saved: Self::Saved);
+
+    /// An NMI, #MC, #DB or #DF arrived at an arbitrary instruction, perhaps in the middle of another hook.
+    fn nmi_enter(irq: &IrqOff) -> Self::Saved;
+
+    /// The end of what [`Tracking::nmi_enter`] began.
+    fn nmi_exit(irq: &IrqOff, saved: Self::Saved);
+}
+
+/// No tracking: no instruction is left in the stubs.
+#[derive(Clone, Copy, Debug)]
+pub struct NoTracking;
+
+// SAFETY: the hooks are empty.
+unsafe impl Tracking for NoTracking {
+    type Saved = ();
+
+    #[inline(always)]
+    fn exception_enter(_irq: &IrqOff) {}
+
+    #[inline(always)]
+    fn exception_exit(_irq: &IrqOff, (): ()) {}
+
+    #[inline(always)]
+    fn nmi_enter(_irq: &IrqOff) {}
+
+    #[inline(always)]
+    fn nmi_exit(_irq: &IrqOff, (): ()) {}
+}
+
+/// What the stubs are compiled for. A whole set of stubs is instantiated for each set of options, and the one that
+/// suits the CPU is installed at boot: a constant can't follow the CPU.
+pub trait Options: 'static {
+    /// CLAC at every entry that doesn't clear RFLAGS.AC by itself. #UD on a CPU without SMAP.
+    const SMAP: bool = false;
+    /// Paranoid entries read and write GS base by RDGSBASE and WRGSBASE rather than RDMSR and SWAPGS. #UD unless
+    /// CR4.FSGSBASE is set; where users may write GS base themselves this is the right form.
+    const FSGSBASE: bool = false;
+    /// LFENCE after each SWAPGS that a branch decided about, and on the other arm (CVE-2019-1125).
+    const LFENCE: bool = true;
+    /// Zero the registers that hold user values once they are saved, so that they can't steer speculation in the handler.
+    const CLEAR: bool = false;
+}
+
+/// Options that every x86-64 CPU can run.
+#[derive(Clone, Copy, Debug)]
+pub struct Baseline;
+
+impl Options for Baseline {}
+
+/// [`Baseline`] and CLAC.
+#[derive(Clone, Copy, Debug)]
+pub struct WithSmap;
+
+impl Options for WithSmap {
+    const SMAP: bool = true;
+}
+
+/// Does pending work until there is none, tells [`Tracking`], and gives the proof that a handler has to return.
+///
+/// The flag is tested with interrupts off, and they stay off from the last test to the exit: a request that arrives
+/// later finds the CPU in user mode and brings its own interrupt.
+#[inline(always)]
+pub fn prepare_exit<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> UserReturn {
+    let irq = if is_work_pending() { work_until_done::<K>(frame, irq) } else { irq };
+    K::Tracking::user_enter(&irq);
+    // SAFETY: 1. the flag was clear when last tested, with interrupts off by `irq`. 2. The line above. 3. The stubs'
+    // Rust half, which is the only taker of a handler's proof, goes on with the exit decision.
+    unsafe { UserReturn::new(irq) }
+}
+
+#[cold]
+#[inline(never)]
+fn work_until_done<K: Kernel>(frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
+    while is_work_pending() {
+        irq = K::work(frame, irq);
+    }
+    irq
+}
+
+/// One compare and one branch.
+#[inline(always)]
+fn is_work_pending() -> bool {
+    // SAFETY: the stubs call handlers with kernel GS in place, and GS base is a header's address by condition 2 of
+    // `Kernel`; the work word is read, nothing is written.
+    unsafe {
+        core::arch::asm!(
+            "cmp dword ptr gs:[{work}], 0",
+            "jne {pending}",
+            work = const PerCpuHeader::WORK,
+            pending = label { return true },
+            options(nostack, readonly),
+        );
+    }
+    false
+}

@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+#![warn(
+    clippy::alloc_instead_of_core,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used
+)]
+
+pub mod frame;
+pub mod irq;
+pub mod kernel;
+pub mod percpu;
+pub mod stub;
+pub mod windows;
+
+pub use frame::{EntryKind, TrapFrame};
+pub use irq::{IrqGuard, IrqOff, IrqOn, UserEntry, UserReturn};
+pub use kernel::{Exit, Kernel, Leave, NoTracking, Tracking};
+pub use percpu::PerCpuHeader;

@@ -1,0 +1,109 @@
+//! Where in the stubs GS and RSP are whose, as records that the stubs themselves leave behind.
+//!
+//! Each stub emits a record for every stretch in which the machine is not wholly the kernel's: GS base or RSP is still,
+//! or again, the user's; and one for each IRETQ that returns to user mode, so that a fault of exactly that
+//! instruction can be told from any other. The records lie in the section `entry_windows`, which a kernel's linker script
+//! has to keep (`entry_windows : { KEEP(*(entry_windows)) }`); the linker provides the symbols of its bounds.
+//!
+//! Addresses are stored relative to the record, so the section is read-only and needs no relocation at load time.
+
+/// What holds while RIP is in a window. Bits of a record's third word.
+pub mod flags {
+    /// GS base is the user's.
+    pub const USER_GS: u32 = 1 << 0;
+    /// RSP is the user's.
+    pub const USER_RSP: u32 = 1 << 1;
+    /// The window is one IRETQ that leaves for user mode: GS base is the user's, RSP points at the frame's RIP word.
+    pub const IRET: u32 = 1 << 2;
+}
+
+/// Emits a window record: from a numeric label behind to a numeric label ahead or behind, with flags from [`flags`]
+/// passed as a `const` operand.
+///
+/// Expands to a string literal for `naked_asm!`: `entry_window!("2b", "3f", "{user_gs}")`.
+#[macro_export]
+macro_rules! entry_window {
+    ($start:literal, $end:literal, $flags:literal) => {
+        concat!(
+            ".pushsection entry_windows,\"aR\",@progbits\n",
+            ".balign 4\n",
+            ".long ",
+            $start,
+            " - .\n",
+            ".long ",
+            $end,
+            " - .\n",
+            ".long ",
+            $flags,
+            "\n",
+            ".popsection"
+        )
+    };
+}
+
+/// A stretch of a stub. Made by [`entry_window!`](crate::entry_window), read by [`find`].
+#[derive(Debug)]
+#[repr(C)]
+pub struct Window {
+    start: i32,
+    end: i32,
+    flags: u32,
+}
+
+impl Window {
+    /// Address of the first instruction.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        (core::ptr::from_ref(&self.start).addr() as u64).wrapping_add_signed(i64::from(self.start))
+    }
+
+    /// Address of the first byte after the last instruction.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        (core::ptr::from_ref(&self.end).addr() as u64).wrapping_add_signed(i64::from(self.end))
+    }
+
+    /// Bits of [`flags`].
+    #[must_use]
+    pub const fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Whether `rip` is the address of an instruction in this window.
+    #[must_use]
+    pub fn contains(&self, rip: u64) -> bool {
+        self.start() <= rip && rip < self.end()
+    }
+}
+
+/// An empty window, so that the section exists in an image without stubs too.
+#[used]
+#[unsafe(link_section = "entry_windows")]
+static NONE: Window = Window { start: 0, end: -4, flags: 0 };
+
+unsafe extern "C" {
+    #[link_name = "__start_entry_windows"]
+    static FIRST: Window;
+    #[link_name = "__stop_entry_windows"]
+    static LAST: Window;
+}
+
+/// All windows of the image.
+#[must_use]
+pub fn all() -> &'static [Window] {
+    let first = &raw const FIRST;
+    let bytes = (&raw const LAST).addr() - first.addr();
+    // SAFETY: the linker defines the two symbols as the bounds of the section, which holds records of this type alone,
+    // each 4-byte aligned; it is never written.
+    unsafe { core::slice::from_raw_parts(first, bytes / size_of::<Window>()) }
+}
+
+/// The window that `rip` lies in, if any.
+///
+/// ```
+/// assert!(entry_core::windows::find(0).is_none());
+/// ```
+#[must_use]
+pub fn find(rip: u64) -> Option<&'static Window> {
+    all().iter().find(|window| window.contains(rip))
+}

@@ -1,0 +1,14 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+#![warn(
+    clippy::alloc_instead_of_core,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used
+)]
+
+pub mod encode;
+pub mod error;
+pub mod trampoline;
