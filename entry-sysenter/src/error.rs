@@ -15,7 +15,11 @@ pub struct OutOfReach {
 
 impl fmt::Display for OutOfReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x} is more than a signed 32-bit displacement from {:#x}", self.target, self.origin)
+        write!(
+            f,
+            "{:#x} is more than a signed 32-bit displacement from {:#x}",
+            self.target, self.origin
+        )
     }
 }
 
@@ -85,10 +89,20 @@ impl fmt::Display for TrampolineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NonCanonical { operand, address } => write!(f, "{operand} address {address:#x} is not canonical"),
-            Self::Wraps { operand, address } => write!(f, "{operand} at {address:#x} runs over the end of the address space"),
+            Self::Wraps { operand, address } => {
+                write!(f, "{operand} at {address:#x} runs over the end of the address space")
+            }
             Self::OutOfReach { operand, distance } => write!(f, "{operand} out of reach: {distance}"),
-            Self::Overlap { operand, address, at, bytes } => {
-                write!(f, "{operand} at {address:#x} lies in the {bytes} bytes of the trampoline at {at:#x}")
+            Self::Overlap {
+                operand,
+                address,
+                at,
+                bytes,
+            } => {
+                write!(
+                    f,
+                    "{operand} at {address:#x} lies in the {bytes} bytes of the trampoline at {at:#x}"
+                )
             }
         }
     }

@@ -71,14 +71,29 @@ impl Trampoline32 {
     /// [`TrampolineError::Wraps`] if code or field run over the end of the 4 GiB;
     /// [`TrampolineError::Overlap`] if the field or the entry lies in the trampoline.
     pub const fn new(at: u32, field: u32, entry: u32) -> Result<Self, TrampolineError> {
-        let code = Span { start: at as u64, bytes: Self::SIZE as u64 };
-        let word = Span { start: field as u64, bytes: 4 };
-        let target = Span { start: entry as u64, bytes: 1 };
+        let code = Span {
+            start: at as u64,
+            bytes: Self::SIZE as u64,
+        };
+        let word = Span {
+            start: field as u64,
+            bytes: 4,
+        };
+        let target = Span {
+            start: entry as u64,
+            bytes: 1,
+        };
         if code.last() > u32::MAX as u64 {
-            return Err(TrampolineError::Wraps { operand: Operand::Trampoline, address: code.start });
+            return Err(TrampolineError::Wraps {
+                operand: Operand::Trampoline,
+                address: code.start,
+            });
         }
         if word.last() > u32::MAX as u64 {
-            return Err(TrampolineError::Wraps { operand: Operand::Field, address: word.start });
+            return Err(TrampolineError::Wraps {
+                operand: Operand::Field,
+                address: word.start,
+            });
         }
         if let Err(error) = code.disjoint(word, Operand::Field) {
             return Err(error);
@@ -90,7 +105,10 @@ impl Trampoline32 {
         let jump = at + encode::MOV_ESP_ABS32 as u32;
         let [a, b, c, d, e, f] = encode::mov_esp_abs32(field);
         let [g, h, i, j, k] = encode::jmp_rel32_32(jump, entry);
-        Ok(Self { at, bytes: [a, b, c, d, e, f, g, h, i, j, k] })
+        Ok(Self {
+            at,
+            bytes: [a, b, c, d, e, f, g, h, i, j, k],
+        })
     }
 
     /// The code.
@@ -155,7 +173,10 @@ impl<G: Gs> EntryAddress<G> {
     /// 2. That code executes SWAPGS if `G` is [`UserGs`], and doesn't if `G` is [`KernelGs`].
     #[must_use]
     pub const unsafe fn new(address: u64) -> Self {
-        Self { address, gs: PhantomData }
+        Self {
+            address,
+            gs: PhantomData,
+        }
     }
 
     /// The address.
@@ -225,6 +246,10 @@ impl Form for SwapgsRelative {
 }
 
 mod sealed {
+    #[expect(
+        unnameable_types,
+        reason = "the traits of this module are sealed: a stub obeys exactly these types"
+    )]
     pub trait Sealed {}
     impl Sealed for super::UserGs {}
     impl Sealed for super::KernelGs {}
@@ -277,13 +302,21 @@ impl Trampoline64<RipRelative> {
     /// field or the entry lies in the trampoline; [`TrampolineError::OutOfReach`] if either is further away than a
     /// signed 32-bit displacement.
     pub const fn new(at: u64, field: u64, entry: EntryAddress<UserGs>, width: Width) -> Result<Self, TrampolineError> {
-        let code = Span { start: at, bytes: Self::SIZE as u64 };
+        let code = Span {
+            start: at,
+            bytes: Self::SIZE as u64,
+        };
         if let Err(error) = code.check(Some(field), entry.address, width) {
             return Err(error);
         }
         let load = match encode::mov_rsp_rip(at, field) {
             Ok(load) => load,
-            Err(distance) => return Err(TrampolineError::OutOfReach { operand: Operand::Field, distance }),
+            Err(distance) => {
+                return Err(TrampolineError::OutOfReach {
+                    operand: Operand::Field,
+                    distance,
+                });
+            }
         };
         let jump = match jump(at + encode::MOV_RSP_RIP as u64, entry.address) {
             Ok(jump) => jump,
@@ -291,7 +324,10 @@ impl Trampoline64<RipRelative> {
         };
         let [a, b, c, d, e, f, g] = load;
         let [h, i, j, k, l] = jump;
-        Ok(Self { at, bytes: [a, b, c, d, e, f, g, h, i, j, k, l] })
+        Ok(Self {
+            at,
+            bytes: [a, b, c, d, e, f, g, h, i, j, k, l],
+        })
     }
 }
 
@@ -306,13 +342,21 @@ impl Trampoline64<Absolute> {
     /// As [`Trampoline64::<RipRelative>::new`]; here the field is out of reach unless it lies in the lowest or highest
     /// 2 GiB of the address space.
     pub const fn new(at: u64, field: u64, entry: EntryAddress<UserGs>, width: Width) -> Result<Self, TrampolineError> {
-        let code = Span { start: at, bytes: Self::SIZE as u64 };
+        let code = Span {
+            start: at,
+            bytes: Self::SIZE as u64,
+        };
         if let Err(error) = code.check(Some(field), entry.address, width) {
             return Err(error);
         }
         let load = match encode::mov_rsp_abs(field) {
             Ok(load) => load,
-            Err(distance) => return Err(TrampolineError::OutOfReach { operand: Operand::Field, distance }),
+            Err(distance) => {
+                return Err(TrampolineError::OutOfReach {
+                    operand: Operand::Field,
+                    distance,
+                });
+            }
         };
         let jump = match jump(at + encode::MOV_RSP_ABS as u64, entry.address) {
             Ok(jump) => jump,
@@ -320,7 +364,10 @@ impl Trampoline64<Absolute> {
         };
         let [a, b, c, d, e, f, g, h] = load;
         let [i, j, k, l, m] = jump;
-        Ok(Self { at, bytes: [a, b, c, d, e, f, g, h, i, j, k, l, m] })
+        Ok(Self {
+            at,
+            bytes: [a, b, c, d, e, f, g, h, i, j, k, l, m],
+        })
     }
 }
 
@@ -338,8 +385,16 @@ impl Trampoline64<SwapgsRelative> {
     ///
     /// [`TrampolineError::NonCanonical`] for trampoline or entry; [`TrampolineError::Overlap`] if the entry lies in the
     /// trampoline; [`TrampolineError::OutOfReach`] if it is further away than a signed 32-bit displacement.
-    pub const fn new(at: u64, offset: i32, entry: EntryAddress<KernelGs>, width: Width) -> Result<Self, TrampolineError> {
-        let code = Span { start: at, bytes: Self::SIZE as u64 };
+    pub const fn new(
+        at: u64,
+        offset: i32,
+        entry: EntryAddress<KernelGs>,
+        width: Width,
+    ) -> Result<Self, TrampolineError> {
+        let code = Span {
+            start: at,
+            bytes: Self::SIZE as u64,
+        };
         if let Err(error) = code.check(None, entry.address, width) {
             return Err(error);
         }
@@ -350,7 +405,10 @@ impl Trampoline64<SwapgsRelative> {
         let [a, b, c] = encode::SWAPGS;
         let [d, e, f, g, h, i, j, k, l] = encode::mov_rsp_gs(offset);
         let [m, n, o, p, q] = jump;
-        Ok(Self { at, bytes: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] })
+        Ok(Self {
+            at,
+            bytes: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q],
+        })
     }
 }
 
@@ -402,19 +460,33 @@ impl Span {
         if other.last() < self.start || self.last() < other.start {
             Ok(())
         } else {
-            Err(TrampolineError::Overlap { operand, address: other.start, at: self.start, bytes: self.bytes })
+            Err(TrampolineError::Overlap {
+                operand,
+                address: other.start,
+                at: self.start,
+                bytes: self.bytes,
+            })
         }
     }
 
     const fn canonical(self, operand: Operand, width: Width) -> Result<(), TrampolineError> {
         if !width.is_canonical(self.start) {
-            return Err(TrampolineError::NonCanonical { operand, address: self.start });
+            return Err(TrampolineError::NonCanonical {
+                operand,
+                address: self.start,
+            });
         }
         if self.last() < self.start {
-            return Err(TrampolineError::Wraps { operand, address: self.start });
+            return Err(TrampolineError::Wraps {
+                operand,
+                address: self.start,
+            });
         }
         if !width.is_canonical(self.last()) {
-            return Err(TrampolineError::NonCanonical { operand, address: self.last() });
+            return Err(TrampolineError::NonCanonical {
+                operand,
+                address: self.last(),
+            });
         }
         Ok(())
     }
@@ -444,7 +516,10 @@ impl Span {
 const fn jump(at: u64, entry: u64) -> Result<[u8; encode::JMP_REL32], TrampolineError> {
     match encode::jmp_rel32_64(at, entry) {
         Ok(jump) => Ok(jump),
-        Err(distance) => Err(TrampolineError::OutOfReach { operand: Operand::Entry, distance }),
+        Err(distance) => Err(TrampolineError::OutOfReach {
+            operand: Operand::Entry,
+            distance,
+        }),
     }
 }
 
@@ -454,6 +529,9 @@ const fn write(code: &[u8], buffer: &mut [u8]) -> Result<usize, BufferTooSmall> 
             start.copy_from_slice(code);
             Ok(code.len())
         }
-        None => Err(BufferTooSmall { needed: code.len(), given: buffer.len() }),
+        None => Err(BufferTooSmall {
+            needed: code.len(),
+            given: buffer.len(),
+        }),
     }
 }
