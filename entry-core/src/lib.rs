@@ -9,14 +9,20 @@
     clippy::unwrap_used
 )]
 
+pub mod address;
 pub mod frame;
 pub mod irq;
 pub mod kernel;
+pub mod msr;
 pub mod percpu;
+pub mod rflags;
+pub mod segment;
 pub mod stub;
+pub mod vector;
 pub mod windows;
 
 pub use frame::{EntryKind, TrapFrame};
 pub use irq::{IrqGuard, IrqOff, IrqOn, UserEntry, UserReturn};
 pub use kernel::{Exit, Kernel, Leave, NoTracking, Tracking};
 pub use percpu::PerCpuHeader;
+pub use segment::{SegmentLayout, Selector};

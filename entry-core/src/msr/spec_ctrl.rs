@@ -1,0 +1,48 @@
+use bitflags::bitflags;
+
+use crate::msr::Register;
+
+bitflags! {
+    /// IA32_SPEC_CTRL: speculation control of this logical processor.
+    ///
+    /// | bit | name | meaning |
+    /// |---|---|---|
+    /// | 0 | IBRS | indirect branches are not steered by less privileged code |
+    /// | 1 | STIBP | nor by the sibling thread |
+    /// | 2 | SSBD | loads do not pass older stores |
+    /// | 7 | PSFD | no predictive store forwarding |
+    ///
+    /// A bit may be set only where CPUID has it, else #GP. Unknown bits are kept.
+    ///
+    /// # Source
+    ///
+    /// Intel SDM vol. 4, *Architectural MSRs*; AMD APM vol. 2, *Speculation Control MSRs*.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct SpecCtrl: u64 {
+        /// IBRS, bit 0.
+        const INDIRECT_BRANCH_RESTRICTED_SPECULATION = 1 << 0;
+        /// STIBP, bit 1.
+        const SINGLE_THREAD_INDIRECT_BRANCH_PREDICTORS = 1 << 1;
+        /// SSBD, bit 2.
+        const SPECULATIVE_STORE_BYPASS_DISABLE = 1 << 2;
+        /// PSFD, bit 7.
+        const PREDICTIVE_STORE_FORWARDING_DISABLE = 1 << 7;
+
+        const _ = !0;
+    }
+}
+
+impl Register for SpecCtrl {
+    const NUMBER: u32 = 0x48;
+    const NAME: &str = "SPEC_CTRL";
+
+    #[inline(always)]
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u64 {
+        Self::bits(&self)
+    }
+}

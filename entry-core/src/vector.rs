@@ -1,0 +1,634 @@
+//! The 256 interrupt vectors: one table row for each exception, and the gates made from it.
+//!
+//! Which exceptions push an error code, which can arrive at any instruction and so need a stack of their own, and which a
+//! program may raise by INT n, is written down once, in [`EXCEPTIONS`]. Stubs, gates and the decoding of frames follow it.
+//!
+//! | vectors | what |
+//! |---|---|
+//! | 0–31 | exceptions, and what is reserved for them |
+//! | 32–255 | interrupts; one of them may be the system call's |
+//!
+//! Gates are interrupt gates without exception: a trap gate would leave IF as it is, and an interrupt could arrive before
+//! SWAPGS. Their CS is an argument: taking the one that is live would fail for a table that is filled before the GDT is
+//! loaded.
+//!
+//! # Source
+//!
+//! Intel SDM vol. 3A, *Exception and Interrupt Reference*, *64-Bit Mode IDT*; AMD APM vol. 2, *Vectors*.
+
+use core::error::Error;
+use core::fmt;
+
+use crate::segment::{SegmentLayout, Selector};
+
+/// Bytes between the stubs of two neighbouring vectors.
+pub const SLOT_BYTES: u64 = 16;
+
+/// What happens to the interrupted instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RIP is that of the instruction, which has had no effect.
+    Fault,
+    /// RIP is that of the next instruction.
+    Trap,
+    /// Fault or trap, by its cause (#DB).
+    FaultOrTrap,
+    /// RIP can't be relied upon; the context can't be resumed.
+    Abort,
+    /// It has nothing to do with the instruction. RIP is that of the next one.
+    Interrupt,
+    /// No CPU delivers it.
+    Reserved,
+}
+
+/// A stack of the interrupt stack table, IST1 to IST7 of the TSS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Ist {
+    /// IST1: #DB here.
+    Ist1 = 1,
+    /// IST2: NMI here.
+    Ist2 = 2,
+    /// IST3: #DF here.
+    Ist3 = 3,
+    /// IST4: #MC here.
+    Ist4 = 4,
+    /// IST5, for the kernel's own use.
+    Ist5 = 5,
+    /// IST6, for the kernel's own use.
+    Ist6 = 6,
+    /// IST7, for the kernel's own use.
+    Ist7 = 7,
+}
+
+impl Ist {
+    /// The number in the gate: 1 to 7.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// A row of [`EXCEPTIONS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exception {
+    /// The vector, which is also the row's index.
+    pub vector: Vector,
+    /// The manual's mnemonic, `#GP`; empty for reserved vectors.
+    pub mnemonic: &'static str,
+    /// The manual's name.
+    pub name: &'static str,
+    /// What happens to the interrupted instruction.
+    pub kind: Kind,
+    /// Whether the CPU pushes an error code.
+    pub has_error_code: bool,
+    /// The stack of its own, for those that can arrive at any instruction.
+    pub ist: Option<Ist>,
+    /// Whether a program may raise it by INT n, INT3 or INTO. Never together with an error code: INT n pushes none.
+    pub user_may_raise: bool,
+}
+
+impl Exception {
+    const fn plain(vector: u8, mnemonic: &'static str, name: &'static str, kind: Kind) -> Self {
+        Self {
+            vector: Vector(vector),
+            mnemonic,
+            name,
+            kind,
+            has_error_code: false,
+            ist: None,
+            user_may_raise: false,
+        }
+    }
+
+    const fn with_error_code(vector: u8, mnemonic: &'static str, name: &'static str, kind: Kind) -> Self {
+        Self { has_error_code: true, ..Self::plain(vector, mnemonic, name, kind) }
+    }
+
+    const fn reserved(vector: u8) -> Self {
+        Self::plain(vector, "", "Reserved", Kind::Reserved)
+    }
+
+    const fn on(self, ist: Ist) -> Self {
+        Self { ist: Some(ist), ..self }
+    }
+
+    const fn for_user(self) -> Self {
+        Self { user_may_raise: true, ..self }
+    }
+
+    /// Whether it can arrive between any two instructions of the kernel, entry stubs included, so that the saved CS doesn't
+    /// tell whose GS base is live.
+    #[must_use]
+    pub const fn is_paranoid(&self) -> bool {
+        self.ist.is_some()
+    }
+}
+
+/// The exceptions, by vector.
+///
+/// | vector | mnemonic | error code | stack | INT n by a program |
+/// |---|---|---|---|---|
+/// | 1 | #DB | | IST1 | |
+/// | 2 | NMI | | IST2 | |
+/// | 3 | #BP | | | yes |
+/// | 4 | #OF | | | yes |
+/// | 8 | #DF | 0 | IST3 | |
+/// | 10–13 | #TS #NP #SS #GP | selector | | |
+/// | 14 | #PF | access | | |
+/// | 17 | #AC | 0 | | |
+/// | 18 | #MC | | IST4 | |
+/// | 21 | #CP | cause | | |
+/// | 29 | #VC | exit code | | |
+/// | 30 | #SX | cause | | |
+/// | other | | | | |
+///
+/// #BP has no stack of its own: a data breakpoint that MOV SS holds back until the breakpoint handler runs would bring it
+/// back to the top of that stack while it is in use.
+pub const EXCEPTIONS: [Exception; 32] = [
+    Exception::plain(0, "#DE", "Divide Error", Kind::Fault),
+    Exception::plain(1, "#DB", "Debug Exception", Kind::FaultOrTrap).on(Ist::Ist1),
+    Exception::plain(2, "NMI", "NMI Interrupt", Kind::Interrupt).on(Ist::Ist2),
+    Exception::plain(3, "#BP", "Breakpoint", Kind::Trap).for_user(),
+    Exception::plain(4, "#OF", "Overflow", Kind::Trap).for_user(),
+    Exception::plain(5, "#BR", "BOUND Range Exceeded", Kind::Fault),
+    Exception::plain(6, "#UD", "Invalid Opcode", Kind::Fault),
+    Exception::plain(7, "#NM", "Device Not Available", Kind::Fault),
+    Exception::with_error_code(8, "#DF", "Double Fault", Kind::Abort).on(Ist::Ist3),
+    Exception::plain(9, "", "Coprocessor Segment Overrun", Kind::Reserved),
+    Exception::with_error_code(10, "#TS", "Invalid TSS", Kind::Fault),
+    Exception::with_error_code(11, "#NP", "Segment Not Present", Kind::Fault),
+    Exception::with_error_code(12, "#SS", "Stack-Segment Fault", Kind::Fault),
+    Exception::with_error_code(13, "#GP", "General Protection", Kind::Fault),
+    Exception::with_error_code(14, "#PF", "Page Fault", Kind::Fault),
+    Exception::reserved(15),
+    Exception::plain(16, "#MF", "x87 FPU Floating-Point Error", Kind::Fault),
+    Exception::with_error_code(17, "#AC", "Alignment Check", Kind::Fault),
+    Exception::plain(18, "#MC", "Machine Check", Kind::Abort).on(Ist::Ist4),
+    Exception::plain(19, "#XM", "SIMD Floating-Point Exception", Kind::Fault),
+    Exception::plain(20, "#VE", "Virtualization Exception", Kind::Fault),
+    Exception::with_error_code(21, "#CP", "Control Protection Exception", Kind::Fault),
+    Exception::reserved(22),
+    Exception::reserved(23),
+    Exception::reserved(24),
+    Exception::reserved(25),
+    Exception::reserved(26),
+    Exception::reserved(27),
+    Exception::plain(28, "#HV", "Hypervisor Injection Exception", Kind::Interrupt),
+    Exception::with_error_code(29, "#VC", "VMM Communication Exception", Kind::Fault),
+    Exception::with_error_code(30, "#SX", "Security Exception", Kind::Fault),
+    Exception::reserved(31),
+];
+
+/// Bit n is set if vector n pushes an error code. For the `.if` of a stub's assembly.
+pub const ERROR_CODE_MASK: u32 = {
+    let mut mask = 0;
+    let mut rest: &[Exception] = &EXCEPTIONS;
+    while let [row, tail @ ..] = rest {
+        if row.has_error_code {
+            mask |= 1 << row.vector.0;
+        }
+        rest = tail;
+    }
+    mask
+};
+
+/// Bit n is set if vector n has a stack of its own and a paranoid entry.
+pub const PARANOID_MASK: u32 = {
+    let mut mask = 0;
+    let mut rest: &[Exception] = &EXCEPTIONS;
+    while let [row, tail @ ..] = rest {
+        if row.is_paranoid() {
+            mask |= 1 << row.vector.0;
+        }
+        rest = tail;
+    }
+    mask
+};
+
+/// An interrupt vector.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Vector(pub u8);
+
+impl Vector {
+    /// #DE.
+    pub const DIVIDE_ERROR: Self = Self(0);
+    /// #DB.
+    pub const DEBUG: Self = Self(1);
+    /// NMI.
+    pub const NMI: Self = Self(2);
+    /// #BP.
+    pub const BREAKPOINT: Self = Self(3);
+    /// #OF.
+    pub const OVERFLOW: Self = Self(4);
+    /// #BR.
+    pub const BOUND_RANGE: Self = Self(5);
+    /// #UD.
+    pub const INVALID_OPCODE: Self = Self(6);
+    /// #NM.
+    pub const DEVICE_NOT_AVAILABLE: Self = Self(7);
+    /// #DF.
+    pub const DOUBLE_FAULT: Self = Self(8);
+    /// #TS.
+    pub const INVALID_TSS: Self = Self(10);
+    /// #NP.
+    pub const SEGMENT_NOT_PRESENT: Self = Self(11);
+    /// #SS.
+    pub const STACK_SEGMENT: Self = Self(12);
+    /// #GP.
+    pub const GENERAL_PROTECTION: Self = Self(13);
+    /// #PF.
+    pub const PAGE_FAULT: Self = Self(14);
+    /// #MF.
+    pub const X87_FLOATING_POINT: Self = Self(16);
+    /// #AC.
+    pub const ALIGNMENT_CHECK: Self = Self(17);
+    /// #MC.
+    pub const MACHINE_CHECK: Self = Self(18);
+    /// #XM.
+    pub const SIMD_FLOATING_POINT: Self = Self(19);
+    /// #VE.
+    pub const VIRTUALIZATION: Self = Self(20);
+    /// #CP.
+    pub const CONTROL_PROTECTION: Self = Self(21);
+    /// #HV.
+    pub const HYPERVISOR_INJECTION: Self = Self(28);
+    /// #VC.
+    pub const VMM_COMMUNICATION: Self = Self(29);
+    /// #SX.
+    pub const SECURITY: Self = Self(30);
+    /// The first vector that is an interrupt.
+    pub const FIRST_INTERRUPT: Self = Self(32);
+    /// The system call of 32-bit Linux programs, INT 0x80.
+    pub const INT80: Self = Self(0x80);
+
+    /// Its row of [`EXCEPTIONS`]; `None` for interrupts.
+    ///
+    /// ```
+    /// use entry_core::vector::Vector;
+    /// assert_eq!(Vector(21).exception().unwrap().mnemonic, "#CP");
+    /// assert_eq!(Vector(32).exception(), None);
+    /// ```
+    #[must_use]
+    pub const fn exception(self) -> Option<&'static Exception> {
+        const ROWS: &[Exception; 32] = &EXCEPTIONS;
+        if self.0 < 32 { Some(&ROWS[self.0 as usize]) } else { None }
+    }
+
+    /// Whether the CPU pushes an error code.
+    #[must_use]
+    pub const fn has_error_code(self) -> bool {
+        self.0 < 32 && ERROR_CODE_MASK & 1 << self.0 != 0
+    }
+
+    /// The stack of its own, if it has one.
+    #[must_use]
+    pub const fn ist(self) -> Option<Ist> {
+        match self.exception() {
+            Some(row) => row.ist,
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for Vector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Vector({})", self.0)
+    }
+}
+
+/// `#PF`, `vector 15`, `interrupt 0x20`.
+impl fmt::Display for Vector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.exception() {
+            Some(row) if !row.mnemonic.is_empty() => f.write_str(row.mnemonic),
+            Some(_) => write!(f, "vector {}", self.0),
+            None => write!(f, "interrupt {:#04x}", self.0),
+        }
+    }
+}
+
+/// Who may name the vector in an INT n instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// DPL 0: INT n in a program is #GP.
+    Kernel,
+    /// DPL 3.
+    User,
+}
+
+/// Why a gate or a table was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GateError {
+    /// The CS of the gate is null, names the LDT, or has an RPL other than 0.
+    BadCodeSelector {
+        /// The selector.
+        selector: Selector,
+    },
+    /// A program may not be able to raise this vector. Only #BP, #OF and one interrupt vector are for programs; for a
+    /// vector with an error code, INT n would push none and the frame would be off by a word.
+    NotForUser {
+        /// The vector.
+        vector: Vector,
+    },
+    /// The system-call vector is an exception's.
+    SystemCallIsException {
+        /// The vector.
+        vector: Vector,
+    },
+    /// The vector must not have the stack given, or must not be without its own.
+    WrongStack {
+        /// The vector.
+        vector: Vector,
+        /// The stack given.
+        ist: Option<Ist>,
+        /// The stack wanted.
+        wanted: Option<Ist>,
+    },
+    /// A handler address is 0, or the slots reach beyond the end of the address space.
+    BadHandler {
+        /// The address.
+        address: u64,
+    },
+}
+
+impl fmt::Display for GateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadCodeSelector { selector } => {
+                write!(f, "gate code selector is {selector}, wanted a GDT selector that is not null, with RPL 0")
+            }
+            Self::NotForUser { vector } => write!(
+                f,
+                "vector {} ({vector}) with DPL 3, wanted DPL 0: programs may raise #BP, #OF and one system-call vector",
+                vector.0
+            ),
+            Self::SystemCallIsException { vector } => {
+                write!(f, "system-call vector is {} ({vector}), wanted 32 to 255", vector.0)
+            }
+            Self::WrongStack { vector, ist, wanted } => {
+                write!(f, "vector {} ({vector}) on stack {ist:?}, wanted {wanted:?}", vector.0)
+            }
+            Self::BadHandler { address } => write!(f, "handler address is {address:#x}, wanted one in the kernel"),
+        }
+    }
+}
+
+impl Error for GateError {}
+
+/// A 16-byte entry of the IDT.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 15:0, 63:48, 95:64 | address of the stub |
+/// | 31:16 | CS |
+/// | 34:32 | IST number, 0 for none |
+/// | 43:40 | type: `0xe`, interrupt gate |
+/// | 46:45 | DPL |
+/// | 47 | present |
+///
+/// # Source
+///
+/// Intel SDM vol. 3A, *64-Bit Mode IDT*; AMD APM vol. 2, *Interrupt-Gate and Trap-Gate Descriptors—64-Bit Gate Descriptors*.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(16))]
+pub struct GateDescriptor {
+    low: u64,
+    high: u64,
+}
+
+impl GateDescriptor {
+    /// A gate that is not present: the vector is #NP.
+    pub const MISSING: Self = Self { low: 0, high: 0 };
+
+    /// An interrupt gate.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError::BadHandler`] for address 0, [`GateError::BadCodeSelector`].
+    pub const fn new(
+        handler: u64,
+        code: Selector,
+        ist: Option<Ist>,
+        privilege: Privilege,
+    ) -> Result<Self, GateError> {
+        if handler == 0 {
+            return Err(GateError::BadHandler { address: handler });
+        }
+        if code.is_null() || code.is_local() || code.rpl() != 0 {
+            return Err(GateError::BadCodeSelector { selector: code });
+        }
+        let ist = match ist {
+            Some(ist) => ist.number(),
+            None => 0,
+        };
+        let dpl: u64 = match privilege {
+            Privilege::Kernel => 0,
+            Privilege::User => 3,
+        };
+        let low = handler & 0xffff
+            | (code.bits() as u64) << 16
+            | (ist as u64) << 32
+            | 0xe << 40
+            | dpl << 45
+            | 1 << 47
+            | (handler >> 16 & 0xffff) << 48;
+        Ok(Self { low, high: handler >> 32 })
+    }
+
+    /// The two words.
+    #[must_use]
+    pub const fn bits(self) -> [u64; 2] {
+        [self.low, self.high]
+    }
+
+    /// The address of the stub.
+    #[must_use]
+    pub const fn handler(self) -> u64 {
+        self.low & 0xffff | (self.low >> 48) << 16 | self.high << 32
+    }
+
+    /// CS.
+    #[must_use]
+    pub const fn code(self) -> Selector {
+        Selector::from_bits((self.low >> 16 & 0xffff) as u16)
+    }
+
+    /// The IST number, 0 for none.
+    #[must_use]
+    pub const fn ist_number(self) -> u8 {
+        (self.low >> 32 & 7) as u8
+    }
+
+    /// The DPL.
+    #[must_use]
+    pub const fn dpl(self) -> u8 {
+        (self.low >> 45 & 3) as u8
+    }
+
+    /// Whether the gate is present.
+    #[must_use]
+    pub const fn is_present(self) -> bool {
+        self.low & 1 << 47 != 0
+    }
+}
+
+impl fmt::Debug for GateDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_present() {
+            return f.write_str("GateDescriptor::MISSING");
+        }
+        f.debug_struct("GateDescriptor")
+            .field("handler", &format_args!("{:#x}", self.handler()))
+            .field("code", &self.code())
+            .field("ist", &self.ist_number())
+            .field("dpl", &self.dpl())
+            .finish()
+    }
+}
+
+/// The interrupt descriptor table, 256 gates.
+///
+/// ```
+/// use entry_core::segment::SegmentLayout;
+/// use entry_core::vector::{Idt, Vector};
+/// let stubs = 0xffff_ffff_8010_0000;
+/// let int80 = 0xffff_ffff_8010_2000;
+/// let mut idt = Idt::new(stubs, &SegmentLayout::NATURAL)?;
+/// idt.set_system_call(Vector::INT80, int80)?;
+/// assert_eq!(idt.gate(Vector::PAGE_FAULT).handler(), stubs + 14 * 16);
+/// assert_eq!(idt.gate(Vector::NMI).ist_number(), 2);
+/// assert_eq!(idt.gate(Vector::INT80).dpl(), 3);
+/// assert_eq!(idt.gate(Vector::PAGE_FAULT).dpl(), 0);
+/// # Ok::<(), entry_core::vector::GateError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[repr(C, align(16))]
+pub struct Idt {
+    gates: [GateDescriptor; 256],
+    code: Selector,
+}
+
+impl Idt {
+    /// A table of gates that are not present, for a `static` to be filled.
+    pub const EMPTY: Self = Self { gates: [GateDescriptor::MISSING; 256], code: Selector::from_bits(0) };
+
+    /// The limit for LIDT: bytes of the gates, less one.
+    pub const LIMIT: u16 = 256 * 16 - 1;
+
+    /// Gates to the stubs at `stubs + vector * SLOT_BYTES`, all 256: stacks as in [`EXCEPTIONS`], DPL 3 for #BP and #OF.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError::BadHandler`] if `stubs` is 0 or the slots reach beyond the end of the address space.
+    pub const fn new(stubs: u64, layout: &SegmentLayout) -> Result<Self, GateError> {
+        let code = layout.kernel_code();
+        if stubs == 0 || stubs.checked_add(256 * SLOT_BYTES - 1).is_none() {
+            return Err(GateError::BadHandler { address: stubs });
+        }
+        let mut gates = [GateDescriptor::MISSING; 256];
+        let mut number = 0;
+        while number < 256 {
+            let vector = Vector(number as u8);
+            let (ist, privilege) = match vector.exception() {
+                Some(row) => (row.ist, if row.user_may_raise { Privilege::User } else { Privilege::Kernel }),
+                None => (None, Privilege::Kernel),
+            };
+            gates[number] = match GateDescriptor::new(stubs + number as u64 * SLOT_BYTES, code, ist, privilege) {
+                Ok(gate) => gate,
+                Err(error) => return Err(error),
+            };
+            number += 1;
+        }
+        Ok(Self { gates, code })
+    }
+
+    /// Makes `vector` the system call's: DPL 3 and a stub of its own, no IST.
+    ///
+    /// The vector must not be given to any device, and its stub has to see to it that it was entered by INT n: an interrupt
+    /// on the same vector leaves the same frame.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError::SystemCallIsException`] for vectors below 32; [`GateError::NotForUser`] if another vector has been made
+    /// the system call's; [`GateError::BadHandler`]; [`GateError::BadCodeSelector`] for a table that is still empty.
+    pub const fn set_system_call(&mut self, vector: Vector, stub: u64) -> Result<(), GateError> {
+        if vector.0 < 32 {
+            return Err(GateError::SystemCallIsException { vector });
+        }
+        let mut number = 32;
+        while number < 256 {
+            if self.gates[number].dpl() == 3 && number != vector.0 as usize {
+                return Err(GateError::NotForUser { vector });
+            }
+            number += 1;
+        }
+        match GateDescriptor::new(stub, self.code, None, Privilege::User) {
+            Ok(gate) => {
+                self.gates[vector.0 as usize] = gate;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Directs a vector to a handler of its own. Privilege stays as it is, and so does the stack.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError::BadHandler`]; [`GateError::BadCodeSelector`] for a table that is still empty.
+    pub const fn set_handler(&mut self, vector: Vector, handler: u64) -> Result<(), GateError> {
+        let old = self.gates[vector.0 as usize];
+        let privilege = if old.dpl() == 3 { Privilege::User } else { Privilege::Kernel };
+        match GateDescriptor::new(handler, self.code, vector.ist(), privilege) {
+            Ok(gate) => {
+                self.gates[vector.0 as usize] = gate;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A gate.
+    #[must_use]
+    pub const fn gate(&self, vector: Vector) -> GateDescriptor {
+        self.gates[vector.0 as usize]
+    }
+
+    /// Executes LIDT.
+    ///
+    /// # Safety
+    ///
+    /// 1. CPL is 0.
+    /// 2. Each stub is mapped and executable in every address space from now on, and handles its vector.
+    /// 3. TR holds a TSS whose IST1 to IST4 and RSP0 are the tops of stacks, before the first exception arrives.
+    ///
+    /// # Source
+    ///
+    /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn load(&'static self) {
+        let table = Pseudo { limit: Self::LIMIT, base: core::ptr::from_ref(self).addr() as u64 };
+        // SAFETY: the caller's 1 excludes #GP, 2 and 3 make the table right; `self` lives for ever. LIDT reads ten bytes of
+        // `table`.
+        unsafe {
+            core::arch::asm!("lidt [{}]", in(reg) &raw const table, options(readonly, nostack, preserves_flags));
+        }
+    }
+}
+
+impl fmt::Debug for Idt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.gates).finish()
+    }
+}
+
+/// The operand of LIDT.
+#[cfg(target_arch = "x86_64")]
+#[repr(C, packed(2))]
+struct Pseudo {
+    limit: u16,
+    base: u64,
+}
