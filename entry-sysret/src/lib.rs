@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+#![no_std]
+#![warn(
+    clippy::alloc_instead_of_core,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used
+)]
+
+pub mod decide;
+pub mod exit;
+pub mod refusal;
+pub mod rules;
+mod stub;
+
+pub use decide::{ExitWords, IretReason, decide, decide_frame, why_iret};
+pub use exit::{IretOnly, SysretOrIret};
+pub use refusal::Refusal;
+pub use rules::{RuleSet, Rules};
