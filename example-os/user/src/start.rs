@@ -76,8 +76,9 @@ impl Args {
         if index >= self.count {
             return None;
         }
+        let place = self.first.wrapping_add(index);
         // SAFETY: `start` got `count` pointers from the kernel (its 1.), and `index` is below it.
-        let text = unsafe { self.first.add(index).read() };
+        let text = unsafe { place.read() };
         // SAFETY: each is the address of a string that ends in a zero byte and is never changed.
         let text = unsafe { CStr::from_ptr(text) };
         Some(text.to_str().unwrap_or("?"))

@@ -35,9 +35,7 @@ fn main(args: Args) -> i32 {
         // SAFETY: as for `ud2`.
         "hlt" => unsafe { asm!("hlt") },
         // SAFETY: RSP is put back, should the push go through.
-        "stack" => unsafe {
-            asm!("mov {save}, rsp", "xor esp, esp", "push rax", "mov rsp, {save}", save = out(reg) _)
-        },
+        "stack" => unsafe { asm!("mov {save}, rsp", "xor esp, esp", "push rax", "mov rsp, {save}", save = out(reg) _) },
         "loop" => loop {
             core::hint::spin_loop();
         },

@@ -35,9 +35,7 @@ fn main(args: Args) -> i32 {
     let end = sys::read(pong_in, &mut [0]);
     let (_, status) = sys::wait4(child).expect("the child is ours");
 
-    println!(
-        "pingpong: {rounds} round trips, {wrong} wrong, then read {end:?}, child status {status}"
-    );
+    println!("pingpong: {rounds} round trips, {wrong} wrong, then read {end:?}, child status {status}");
     i32::from(wrong != 0 || end != Ok(0) || status != 0)
 }
 

@@ -28,8 +28,9 @@ fn main(args: Args) -> i32 {
         let base = sys::mmap(start, bytes, PROT_READ).expect("the mapping fits");
         let before = rdtsc();
         for offset in (0..bytes).step_by(PAGE_BYTES) {
+            let word = base.wrapping_add(offset).cast::<u32>();
             // SAFETY: `offset` is below `bytes`, all mapped readable, and aligned for a u32.
-            let value = unsafe { base.add(offset).cast::<u32>().read_volatile() };
+            let value = unsafe { word.read_volatile() };
             wrong += u64::from(value != 0);
         }
         ticks += rdtsc() - before;

@@ -1,0 +1,268 @@
+//! The timed loops, in assembly so that the length of every round is known by construction.
+//!
+//! What a round executes besides the operation itself is the row's loop overhead; it is stated
+//! beside each loop, and [`rows`](crate::rows) subtracts nothing: it prints the figure. The
+//! entering instruction (SYSCALL, UD2, the load that faults) is part of the operation.
+
+use core::arch::naked_asm;
+
+use user::{control, sys};
+
+/// Reads the time-stamp counter; the timed stretch begins after its return.
+///
+/// A logged run is cut at this symbol, hence the plain name.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+extern "sysv64" fn bench_mark_begin() -> u64 {
+    naked_asm!("rdtsc", "shl rdx, 32", "or rax, rdx", "ret")
+}
+
+/// Reads the time-stamp counter; the timed stretch ends at the call of it.
+///
+/// A logged run is cut at this symbol, hence the plain name.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+extern "sysv64" fn bench_mark_end() -> u64 {
+    naked_asm!("rdtsc", "shl rdx, 32", "or rax, rdx", "ret")
+}
+
+/// Defines a function that runs `$body` for `rounds` rounds and returns the ticks that took.
+///
+/// DEC and JNZ are 2 instructions of each round. `$before` runs once ahead of the timed stretch
+/// and `$after` once behind it. In all three R13, R14 and R15 hold the other arguments; R12 and
+/// RBX belong to the loop. What surrounds the rounds takes the same time for any number of them,
+/// so it cancels between two measurements.
+macro_rules! timed {
+    (
+        $(#[$doc:meta])*
+        $name:ident: [$($before:literal),*] [$($body:literal),*] [$($after:literal),*]
+        $(, $key:ident = const $value:expr)*
+    ) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "sysv64" fn $name(
+            rounds: u64,
+            first: usize,
+            second: usize,
+            third: usize,
+        ) -> u64 {
+            naked_asm!(
+                "push rbx",
+                "push r12",
+                "push r13",
+                "push r14",
+                "push r15",
+                "mov r12, rdi",
+                "mov r13, rsi",
+                "mov r14, rdx",
+                "mov r15, rcx",
+                $($before,)*
+                "call {begin}",
+                "mov rbx, rax",
+                ".balign 64",
+                "2:",
+                $($body,)*
+                "dec r12",
+                "jnz 2b",
+                "call {end}",
+                "sub rax, rbx",
+                "mov rbx, rax",
+                $($after,)*
+                "mov rax, rbx",
+                "pop r15",
+                "pop r14",
+                "pop r13",
+                "pop r12",
+                "pop rbx",
+                "ret",
+                begin = sym bench_mark_begin,
+                end = sym bench_mark_end,
+                $($key = const $value,)*
+            )
+        }
+    };
+}
+
+timed! {
+    /// Nothing but 8 NOPs: 10 instructions of overhead and no operation.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    calibration: []
+    ["nop", "nop", "nop", "nop", "nop", "nop", "nop", "nop"]
+    []
+}
+
+timed! {
+    /// System call number `first` without arguments: overhead 3 (MOV, DEC, JNZ).
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. The call ignores its arguments.
+    system_call: []
+    ["mov eax, r13d", "syscall"]
+    []
+}
+
+timed! {
+    /// `kill(first, second)`: overhead 3. The arguments are loaded once, system calls keep them.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. The signal is one that does nothing.
+    kill: ["mov edi, r13d", "mov esi, r14d"]
+    ["mov eax, {kill}", "syscall"]
+    [],
+    kill = const sys::KILL
+}
+
+timed! {
+    /// Reads one byte in each of `rounds` pages from `first` on: overhead 3 (ADD, DEC, JNZ).
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. That many pages are mapped readable at `first`.
+    touch: []
+    ["movzx eax, byte ptr [r13]", "add r13, {page}"]
+    [],
+    page = const sys::PAGE_BYTES
+}
+
+timed! {
+    /// As [`touch`], with page faults returning by SYSRET meanwhile, which destroys RCX and R11.
+    ///
+    /// The switch is thrown here, so that no compiled code runs under it.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. That many pages are mapped readable at `first`.
+    touch_with_sysret: [
+        "mov eax, {control}", "mov edi, {fault_exit}", "mov esi, 1", "syscall"
+    ]
+    ["movzx eax, byte ptr [r13]", "add r13, {page}"]
+    [
+        "mov eax, {control}", "mov edi, {fault_exit}", "xor esi, esi", "syscall"
+    ],
+    page = const sys::PAGE_BYTES,
+    control = const control::NUMBER,
+    fault_exit = const control::FAULT_EXIT
+}
+
+timed! {
+    /// UD2, which the kernel skips: overhead 2.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. The kernel skips UD2.
+    undefined: []
+    ["ud2"]
+    []
+}
+
+timed! {
+    /// Writes a byte from `third` to `second` and reads one from `first` to it: overhead 6 (four
+    /// MOVs or XORs, DEC, JNZ). RSI and RDX are loaded once, system calls keep them.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. `third` is the address of a byte that nothing else uses.
+    write_and_read: ["mov rsi, r15", "mov edx, 1"]
+    [
+        "mov eax, {write}", "mov edi, r14d", "syscall",
+        "xor eax, eax", "mov edi, r13d", "syscall"
+    ]
+    [],
+    write = const sys::WRITE
+}
+
+/// The other side of [`write_and_read`]: reads a byte from `from` to `byte` and writes it to `to`
+/// until the process is killed. Overhead 5 a round (two MOVs, a MOV, an XOR and a JMP).
+///
+/// # Safety
+/// 1. `byte` is the address of a byte that nothing else uses.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn read_and_write(from: i32, to: i32, byte: *mut u8) -> ! {
+    naked_asm!(
+        "mov r13d, edi",
+        "mov r14d, esi",
+        "mov rsi, rdx",
+        "mov edx, 1",
+        "2:",
+        "xor eax, eax",
+        "mov edi, r13d",
+        "syscall",
+        "mov eax, {write}",
+        "mov edi, r14d",
+        "syscall",
+        "jmp 2b",
+        write = const sys::WRITE,
+    )
+}
+
+/// Yields until the process is killed. Overhead 2 a round (MOV, JMP).
+#[unsafe(naked)]
+pub(crate) extern "sysv64" fn yield_forever() -> ! {
+    naked_asm!(
+        "2:",
+        "mov eax, {sched_yield}",
+        "syscall",
+        "jmp 2b",
+        sched_yield = const sys::SCHED_YIELD,
+    )
+}
+
+/// Reads the byte at `address` and says how the kernel came back from the page fault: 0 if RCX
+/// was kept, as IRET can, 1 if RCX holds the address of the read, as SYSRET needs, 2 otherwise.
+///
+/// `fault_exit` is what [`control::FAULT_EXIT`] is set to meanwhile; it is 0 afterwards.
+///
+/// # Safety
+/// 1. `address` is that of a readable byte.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn fault_exit_taken(address: usize, fault_exit: usize) -> u64 {
+    naked_asm!(
+        "mov r8, rdi",
+        "mov eax, {control}",
+        "mov edi, {fault_exit}",
+        "syscall",
+        "xor ecx, ecx",
+        "2:",
+        "movzx eax, byte ptr [r8]",
+        "mov r9d, 0",
+        "lea rdx, [rip + 2b]",
+        "test rcx, rcx",
+        "jz 3f",
+        "mov r9d, 1",
+        "cmp rcx, rdx",
+        "je 3f",
+        "mov r9d, 2",
+        "3:",
+        "mov eax, {control}",
+        "mov edi, {fault_exit}",
+        "xor esi, esi",
+        "syscall",
+        "mov eax, r9d",
+        "ret",
+        control = const control::NUMBER,
+        fault_exit = const control::FAULT_EXIT,
+    )
+}
+
+/// Runs UD2 three times and returns how often the next instruction was reached, which is 3 when
+/// the kernel skips it.
+///
+/// # Safety
+/// 1. The kernel skips UD2.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn undefined_three_times() -> u64 {
+    naked_asm!(
+        "xor eax, eax",
+        "ud2",
+        "inc eax",
+        "ud2",
+        "inc eax",
+        "ud2",
+        "inc eax",
+        "ret",
+    )
+}

@@ -1,0 +1,78 @@
+//! Measures what an entry into the kernel and the way back cost, row by row.
+//!
+//! `bench [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all of them; 4096 rounds and 3
+//! repeats by default. It first measures a loop of known length:
+//!
+//! ```text
+//! [bench] calibration rounds=R ticks=T loop=L
+//! [bench] row=NAME rounds=R ticks=T loop=L ops=O
+//! ```
+//!
+//! R rounds took T ticks of the time-stamp counter. L instructions of each round are loop and
+//! set-up, and a round is O operations. Every repeat prints a line for N rounds and one for 2N, so
+//! that what is constant cancels: with one tick an instruction, an operation takes
+//! `((T2 - T1) / (R2 - R1) - L) / O` instructions.
+//!
+//! Each row does its operation once and checks the effect before it is timed. `[bench] error
+//! row=NAME ...` and exit status 1 say that it was not the expected one; `[bench] skip=NAME
+//! reason=...` that this kernel does not offer the row.
+#![no_std]
+#![no_main]
+
+mod loops;
+mod rows;
+
+use user::{Args, println};
+
+use rows::{Bench, Problem, ROWS};
+
+user::program!(main);
+
+fn main(args: Args) -> i32 {
+    let (mut rounds, mut repeats, mut first_row) = (4096, 3, 1);
+    loop {
+        match args.get(first_row) {
+            Some("--rounds") => rounds = args.number(first_row + 1, rounds),
+            Some("--repeats") => repeats = args.number(first_row + 1, repeats),
+            Some(option) if option.starts_with('-') => {
+                println!("bench: no option `{option}`; there are --rounds N and --repeats N");
+                return 2;
+            }
+            _ => break,
+        }
+        first_row += 2;
+    }
+    if rounds == 0 || repeats == 0 {
+        println!("bench: rounds and repeats start at 1");
+        return 2;
+    }
+    let chosen = |name: &str| first_row >= args.count() || args.iter().skip(first_row).any(|wanted| wanted == name);
+    for wanted in args.iter().skip(first_row) {
+        if !ROWS.iter().any(|row| row.name == wanted) {
+            println!("bench: no row `{wanted}`; there are:");
+            for row in ROWS {
+                println!("bench:   {}", row.name);
+            }
+            return 2;
+        }
+    }
+
+    let bench = Bench::new(rounds as u64, repeats as u64);
+    bench.calibrate();
+    let mut status = 0;
+    for row in ROWS.iter().filter(|row| chosen(row.name)) {
+        match (row.run)(&bench, row) {
+            Ok(()) => {}
+            Err(Problem::Skip(reason)) => println!("[bench] skip={} reason={reason}", row.name),
+            Err(Problem::Failed(what, errno)) => {
+                println!("[bench] error row={} {what}: {errno:?}", row.name);
+                status = 1;
+            }
+            Err(Problem::Wrong { what, got, wanted }) => {
+                println!("[bench] error row={} {what}: got {got}, wanted {wanted}", row.name);
+                status = 1;
+            }
+        }
+    }
+    status
+}

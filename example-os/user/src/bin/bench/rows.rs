@@ -1,0 +1,462 @@
+//! The rows: what each one sets up, checks once and then times.
+
+use user::control::{self, control};
+use user::println;
+use user::sys::{self, Errno, PAGE_BYTES, PROT_READ};
+
+use crate::loops;
+
+/// Bytes that one page of page-table entries covers.
+const TABLE_BYTES: usize = 512 * PAGE_BYTES;
+
+/// One row of the report.
+pub(crate) struct Row {
+    /// Its name in reports and comparisons.
+    pub(crate) name: &'static str,
+    /// Instructions of a round that are not the operation's.
+    overhead: u64,
+    /// Operations in a round.
+    operations: u64,
+    /// Checks the operation once, then measures it.
+    pub(crate) run: fn(&Bench, &Self) -> Result<(), Problem>,
+}
+
+/// Why a row has no figures.
+pub(crate) enum Problem {
+    /// This kernel does not offer it.
+    Skip(&'static str),
+    /// A system call failed.
+    Failed(&'static str, Errno),
+    /// The check before timing found something else.
+    Wrong { what: &'static str, got: u64, wanted: u64 },
+}
+
+/// All rows, in the order of the report.
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        name: "syscall/null/full",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_FULL),
+    },
+    Row {
+        name: "syscall/null/iret",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_IRET),
+    },
+    Row {
+        name: "syscall/getppid",
+        overhead: 3,
+        operations: 1,
+        run: getppid,
+    },
+    Row {
+        name: "fault/zero-page/iret",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| zero_page(bench, row, FaultExit::Iret),
+    },
+    Row {
+        name: "fault/zero-page/sysret-dead",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| zero_page(bench, row, FaultExit::Sysret),
+    },
+    Row {
+        name: "exception/user",
+        overhead: 2,
+        operations: 1,
+        run: exception,
+    },
+    Row {
+        name: "switch/yield/2p",
+        // 3 here (MOV, DEC, JNZ) and 2 in the other process (MOV, JMP).
+        overhead: 5,
+        operations: 2,
+        run: yield_to_other,
+    },
+    Row {
+        name: "switch/pipe/2p-0k",
+        // 6 here and 5 in the other process.
+        overhead: 11,
+        operations: 2,
+        run: pipe_ring,
+    },
+    Row {
+        name: "tracking/kill-winch/off",
+        overhead: 3,
+        operations: 1,
+        run: kill_winch,
+    },
+    Row {
+        name: "irqflag/simulation/toggled",
+        overhead: 22,
+        operations: 1,
+        run: |bench, row| irqflag(bench, row, control::TOGGLED),
+    },
+    Row {
+        name: "irqflag/simulation/untouched",
+        overhead: 22,
+        operations: 1,
+        run: |bench, row| irqflag(bench, row, control::UNTOUCHED),
+    },
+    Row {
+        name: "pipe/self",
+        overhead: 6,
+        operations: 1,
+        run: pipe_self,
+    },
+];
+
+/// What the command line and the kernel decide.
+pub(crate) struct Bench {
+    rounds: u64,
+    repeats: u64,
+    example_os: bool,
+}
+
+impl Bench {
+    /// Looks which kernel this is.
+    pub(crate) fn new(rounds: u64, repeats: u64) -> Self {
+        let example_os = control::is_example_os();
+        if !example_os {
+            // Two processes of a ring are to switch, not to run side by side.
+            let cpu_0 = 1_u64;
+            let address = (&raw const cpu_0).expose_provenance();
+            // SAFETY: 1. the mask is only read; 2. nothing is mapped.
+            let _ = unsafe { sys::raw(sys::SCHED_SETAFFINITY, [0, 8, address, 0, 0, 0]) };
+        }
+        Self {
+            rounds,
+            repeats,
+            example_os,
+        }
+    }
+
+    /// Measures a loop whose length is known, for whoever judges the clock.
+    pub(crate) fn calibrate(&self) {
+        for rounds in [self.rounds, 2 * self.rounds] {
+            // SAFETY: 1. rounds start at 1.
+            let ticks = unsafe { loops::calibration(rounds, 0, 0, 0) };
+            println!("[bench] calibration rounds={rounds} ticks={ticks} loop=10");
+        }
+    }
+
+    /// Prints two lines a repeat of what `ticks` takes for as many rounds as it is given.
+    fn measure(
+        &self,
+        row: &Row,
+        most_rounds: u64,
+        mut ticks: impl FnMut(u64) -> Result<u64, Problem>,
+    ) -> Result<(), Problem> {
+        let base = self.rounds.min(most_rounds / 2);
+        for _ in 0..self.repeats {
+            for rounds in [base, 2 * base] {
+                let ticks = ticks(rounds)?;
+                let (name, overhead, operations) = (row.name, row.overhead, row.operations);
+                println!("[bench] row={name} rounds={rounds} ticks={ticks} loop={overhead} ops={operations}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a row that needs the control call where there is none.
+    const fn needs_control(&self) -> Result<(), Problem> {
+        if self.example_os {
+            Ok(())
+        } else {
+            Err(Problem::Skip("this kernel has no control call"))
+        }
+    }
+}
+
+/// `Ok` when the check before timing saw what it wanted to see.
+const fn expect(what: &'static str, got: u64, wanted: u64) -> Result<(), Problem> {
+    if got == wanted {
+        Ok(())
+    } else {
+        Err(Problem::Wrong { what, got, wanted })
+    }
+}
+
+/// Turns the errors of a system call into this row's.
+fn done<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, Problem> {
+    result.map_err(|errno| Problem::Failed(what, errno))
+}
+
+/// How much `counter` grows while `body` runs.
+fn counted(counter: usize, body: impl FnOnce()) -> Result<u64, Problem> {
+    let before = done("read counter", control::counter(counter))?;
+    body();
+    let after = done("read counter", control::counter(counter))?;
+    Ok((after - before) as u64)
+}
+
+/// Any system call through a stub set that answers 0 to all of them.
+fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let with_stubs = |rounds| {
+        // SAFETY: 1. until the normal set is back, only `system_call` below makes calls, and
+        // their answer is looked at by nobody but the check; 2. the fault exit stays.
+        let selected = unsafe { control(control::SELECT_STUBS, stubs) };
+        let answer = sys::getpid();
+        // SAFETY: 1. `rounds` is at least 1; 2. `getpid` takes no arguments.
+        let ticks = unsafe { loops::system_call(rounds, sys::GETPID, 0, 0) };
+        // SAFETY: 1. this brings the normal set back; 2. the fault exit stays.
+        let restored = unsafe { control(control::SELECT_STUBS, control::STUBS_NORMAL) };
+        done("select stub set", selected)?;
+        done("select normal stub set", restored)?;
+        expect("getpid through the null stub", u64::from(answer.unsigned_abs()), 0)?;
+        Ok(ticks)
+    };
+    with_stubs(1)?;
+    expect("getpid is back", u64::from(sys::getpid() > 0), 1)?;
+    bench.measure(row, u64::MAX, with_stubs)
+}
+
+/// A system call that does next to nothing, through the whole kernel.
+fn getppid(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    let parent = sys::getpid();
+    let child = done("fork", sys::fork())?;
+    if child == 0 {
+        sys::exit(i32::from(sys::getppid() != parent));
+    }
+    let (_, status) = done("wait4", sys::wait4(child))?;
+    expect("getppid in a child (wait status)", u64::from(status.unsigned_abs()), 0)?;
+    bench.measure(row, u64::MAX, |rounds| {
+        // SAFETY: 1. rounds start at 1; 2. `getppid` takes no arguments.
+        Ok(unsafe { loops::system_call(rounds, sys::GETPPID, 0, 0) })
+    })
+}
+
+/// The way back from a page fault.
+#[derive(Clone, Copy)]
+enum FaultExit {
+    Iret = 0,
+    Sysret = 1,
+}
+
+/// Fresh read-only pages, of which the first is at the start of a page table.
+struct Pages {
+    mapping: *mut u8,
+    bytes: usize,
+    start: usize,
+}
+
+impl Pages {
+    fn map(bench: &Bench, pages: u64) -> Result<Self, Problem> {
+        // One page table more than needed leaves room to align.
+        let bytes = usize::try_from(pages).map_or(usize::MAX, |pages| pages * PAGE_BYTES);
+        let bytes = bytes.saturating_add(TABLE_BYTES);
+        let mapping = done("mmap", sys::mmap(0, bytes, PROT_READ))?;
+        let start = mapping.expose_provenance().next_multiple_of(TABLE_BYTES);
+        if !bench.example_os {
+            const NO_HUGE_PAGES: usize = 15;
+            let args = [mapping.addr(), bytes, NO_HUGE_PAGES, 0, 0, 0];
+            // SAFETY: 1. and 2. hold: advice against huge pages changes no contents.
+            done("madvise", sys::check(unsafe { sys::raw(sys::MADVISE, args) }))?;
+        }
+        Ok(Self { mapping, bytes, start })
+    }
+
+    fn unmap(self) -> Result<(), Problem> {
+        // SAFETY: 1. this is what `map` mapped, and `self` ends here.
+        done("munmap", unsafe { sys::munmap(self.mapping, self.bytes) })
+    }
+}
+
+/// One read fault on the zero page.
+fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
+    if matches!(exit, FaultExit::Sysret) {
+        bench.needs_control()?;
+    }
+    let touch = |pages: &Pages, rounds| match exit {
+        // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
+        FaultExit::Iret => unsafe { loops::touch(rounds, pages.start, 0, 0) },
+        // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
+        FaultExit::Sysret => unsafe { loops::touch_with_sysret(rounds, pages.start, 0, 0) },
+    };
+
+    let pages = Pages::map(bench, 18)?;
+    if bench.example_os {
+        let faults = counted(control::COUNT_FAULTS, || {
+            touch(&pages, 16);
+        })?;
+        expect("faults of 16 fresh pages", faults, 16)?;
+        let faults = counted(control::COUNT_FAULTS, || {
+            touch(&pages, 16);
+        })?;
+        expect("faults of 16 touched pages", faults, 0)?;
+        // SAFETY: 1. the page after those 16 is mapped readable.
+        let taken = unsafe { loops::fault_exit_taken(pages.start + 16 * PAGE_BYTES, exit as usize) };
+        expect("RCX after the fault (0 kept, 1 RIP)", taken, exit as u64)?;
+    }
+    let byte = core::ptr::with_exposed_provenance::<u8>(pages.start + 17 * PAGE_BYTES);
+    // SAFETY: the page after those 17 is mapped readable.
+    let value = unsafe { byte.read_volatile() };
+    expect("a byte of a fresh page", u64::from(value), 0)?;
+    pages.unmap()?;
+
+    bench.measure(row, 16384, |rounds| {
+        let pages = Pages::map(bench, rounds)?;
+        let ticks = touch(&pages, rounds);
+        pages.unmap()?;
+        Ok(ticks)
+    })
+}
+
+/// #UD from user mode, skipped by the handler.
+fn exception(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let skip = |on| {
+        // SAFETY: 1. the stub set and 2. the fault exit stay.
+        done("skip UD2", unsafe { control(control::SKIP_UD2, on) })
+    };
+    skip(1)?;
+    // SAFETY: 1. the kernel skips UD2 now.
+    expect("UD2s skipped", unsafe { loops::undefined_three_times() }, 3)?;
+    bench.measure(row, u64::MAX, |rounds| {
+        // SAFETY: 1. rounds start at 1; 2. the kernel skips UD2 now.
+        Ok(unsafe { loops::undefined(rounds, 0, 0, 0) })
+    })?;
+    skip(0).map(drop)
+}
+
+/// A second process, which is killed at the end of the row.
+struct Partner(i32);
+
+impl Partner {
+    fn start(body: impl FnOnce()) -> Result<Self, Problem> {
+        let child = done("fork", sys::fork())?;
+        if child == 0 {
+            body();
+            sys::exit(0);
+        }
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        // It runs until killed, so both can only fail if it is gone already.
+        let _ = sys::kill(self.0, sys::SIGKILL);
+        let _ = sys::wait4(self.0);
+    }
+}
+
+/// `sched_yield` to another process that does the same.
+fn yield_to_other(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    if !bench.example_os {
+        return Err(Problem::Skip(
+            "this kernel does not promise that two processes alternate",
+        ));
+    }
+    let _partner = Partner::start(|| loops::yield_forever())?;
+    let hop_and_back = |rounds| {
+        // SAFETY: 1. `rounds` is at least 1; 2. `sched_yield` takes no arguments.
+        unsafe { loops::system_call(rounds, sys::SCHED_YIELD, 0, 0) }
+    };
+    // The partner's first turn is different: it comes out of its fork.
+    hop_and_back(4);
+    let switches = counted(control::COUNT_SWITCHES, || {
+        hop_and_back(16);
+    })?;
+    expect("switches of 16 rounds", switches, 32)?;
+    bench.measure(row, u64::MAX, |rounds| Ok(hop_and_back(rounds)))
+}
+
+/// Both ends of a pipe, closed at the end of the row.
+struct Pipe {
+    from: i32,
+    to: i32,
+}
+
+impl Pipe {
+    fn new() -> Result<Self, Problem> {
+        let [from, to] = done("pipe", sys::pipe())?;
+        Ok(Self { from, to })
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // Both are open for as long as this value exists.
+        let _ = sys::close(self.from);
+        let _ = sys::close(self.to);
+    }
+}
+
+/// Runs the write-and-read loop with a byte of its own.
+fn write_and_read(rounds: u64, from: i32, to: i32) -> u64 {
+    let mut byte = 0x5a_u8;
+    let address = (&raw mut byte).expose_provenance();
+    // SAFETY: 1. `rounds` is at least 1; 2. `byte` is this function's own.
+    unsafe { loops::write_and_read(rounds, sys::int(from), sys::int(to), address) }
+}
+
+/// Writes a byte to `to` and expects it back from `from`.
+fn byte_returns(from: i32, to: i32) -> Result<(), Problem> {
+    let mut byte = [0];
+    let written = done("write", sys::write(to, &[0x5a]))?;
+    expect("bytes written", written as u64, 1)?;
+    let read = done("read", sys::read(from, &mut byte))?;
+    expect("bytes read", read as u64, 1)?;
+    expect("the byte read", u64::from(byte[0]), 0x5a)
+}
+
+/// A byte that goes round through two pipes and two processes.
+fn pipe_ring(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    let (there, back) = (Pipe::new()?, Pipe::new()?);
+    let _partner = Partner::start(|| {
+        let mut byte = 0;
+        // SAFETY: 1. `byte` is this closure's own, and the call never returns.
+        unsafe { loops::read_and_write(there.from, back.to, &raw mut byte) }
+    })?;
+    byte_returns(back.from, there.to)?;
+    if bench.example_os {
+        let switches = counted(control::COUNT_SWITCHES, || {
+            write_and_read(16, back.from, there.to);
+        })?;
+        expect("switches of 16 rounds", switches, 32)?;
+    }
+    bench.measure(row, u64::MAX, |rounds| Ok(write_and_read(rounds, back.from, there.to)))
+}
+
+/// A byte written to a pipe and read back by the same process.
+fn pipe_self(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    let pipe = Pipe::new()?;
+    byte_returns(pipe.from, pipe.to)?;
+    bench.measure(row, u64::MAX, |rounds| Ok(write_and_read(rounds, pipe.from, pipe.to)))
+}
+
+/// SIGWINCH to oneself, which is ignored by default.
+fn kill_winch(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    let pid = sys::getpid();
+    done("kill", sys::kill(pid, sys::SIGWINCH))?;
+    match sys::kill(pid, 65) {
+        Err(Errno::EINVAL) => {}
+        Err(errno) => return Err(Problem::Failed("kill with 65", errno)),
+        Ok(()) => return Err(Problem::Failed("kill looks at its signal", Errno(0))),
+    }
+    bench.measure(row, u64::MAX, |rounds| {
+        // SAFETY: 1. rounds start at 1; 2. SIGWINCH is ignored by default.
+        Ok(unsafe { loops::kill(rounds, sys::int(pid), sys::int(sys::SIGWINCH), 0) })
+    })
+}
+
+/// The kernel's own loop in ring 0, with or without its flag instructions.
+///
+/// A round there is 20 NOPs, DEC and JNZ, which are the overhead, and the five flag instructions.
+fn irqflag(bench: &Bench, row: &Row, form: usize) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let simulate = |form, rounds: u64| {
+        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+        // SAFETY: 1. the stub set and 2. the fault exit stay.
+        let ticks = unsafe { control(control::IRQFLAG_SIMULATION, form | rounds << 8) };
+        done("flag simulation", ticks).map(|ticks| ticks as u64)
+    };
+    let longer = simulate(control::TOGGLED, 256)? > simulate(control::UNTOUCHED, 256)?;
+    expect("the toggled loop is the longer one", u64::from(longer), 1)?;
+    bench.measure(row, u64::MAX, |rounds| simulate(form, rounds))
+}
