@@ -75,8 +75,8 @@ pub enum Leave {
     Sysret = 0,
     /// IRETQ.
     Iret = 1,
-    /// SYSRETL to 32-bit code.
-    Sysret32 = 2,
+    /// SYSRETL to 32-bit code. The sign bit, so that the stub tells all three apart with one test.
+    Sysret32 = 1 << 31,
 }
 
 /// A way out of the kernel: a decision in Rust and a stub that obeys it.

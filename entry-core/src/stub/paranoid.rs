@@ -2,7 +2,7 @@
 
 use crate::frame::TrapFrame;
 use crate::kernel::{Exit, Kernel, Options};
-use crate::msr;
+use crate::msr::{GsBase, Register};
 use crate::percpu::PerCpuHeader;
 use crate::stub::exception::CS;
 use crate::stub::{kernel_paranoid, pop_registers, push_registers, user_paranoid};
@@ -125,7 +125,7 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         size = const TrapFrame::SIZE,
         scratch = const PerCpuHeader::SCRATCH_RAX,
         stack = const PerCpuHeader::KERNEL_STACK,
-        gs_base = const msr::GS_BASE,
+        gs_base = const GsBase::NUMBER,
         smap = const O::SMAP as usize,
         fsgsbase = const O::FSGSBASE as usize,
         lfence = const O::LFENCE as usize,
