@@ -3,6 +3,9 @@
 //! What a round executes besides the operation itself is the row's loop overhead; it is stated
 //! beside each loop, and [`rows`](crate::rows) subtracts nothing: it prints the figure. The
 //! entering instruction (SYSCALL, UD2, the load that faults) is part of the operation.
+//!
+//! There is one timed stretch for each line of figures, in the same order: checks do not use these
+//! loops.
 
 use core::arch::naked_asm;
 
@@ -13,7 +16,7 @@ use user::{control, sys};
 /// A logged run is cut at this symbol, hence the plain name.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-extern "sysv64" fn bench_mark_begin() -> u64 {
+pub(crate) extern "sysv64" fn bench_mark_begin() -> u64 {
     naked_asm!("rdtsc", "shl rdx, 32", "or rax, rdx", "ret")
 }
 
@@ -22,7 +25,7 @@ extern "sysv64" fn bench_mark_begin() -> u64 {
 /// A logged run is cut at this symbol, hence the plain name.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-extern "sysv64" fn bench_mark_end() -> u64 {
+pub(crate) extern "sysv64" fn bench_mark_end() -> u64 {
     naked_asm!("rdtsc", "shl rdx, 32", "or rax, rdx", "ret")
 }
 
