@@ -158,7 +158,7 @@ impl Drop for IrqGuard {
 ///
 /// An entry stub makes one for each entry and gives it to the handler; there is no other source in safe code.
 #[derive(Debug)]
-#[must_use = "the handler owes a `UserReturn` for it"]
+#[must_use = "the handler owes an `IrqOff` for it"]
 pub struct UserEntry(IrqOff);
 
 assert_not_impl_any!(UserEntry: Copy, Clone, Send, Sync);
@@ -192,10 +192,10 @@ impl UserEntry {
 
 /// Proof that all that is owed before a return to user mode is done, and that interrupts have been off since.
 ///
-/// A handler must return one, so it can't be skipped by an early return. [`crate::kernel::prepare_exit`] is the safe
-/// way to get one; the `context-tracking` crate offers a second.
+/// The last thing that is made before an exit: by [`Tracking::user_enter`](crate::kernel::Tracking::user_enter) in the
+/// stubs' Rust half, once the way out is chosen, or by the `context-tracking` crate for a kernel with exits of its own.
 #[derive(Debug)]
-#[must_use = "a handler returns it to the entry stub"]
+#[must_use = "without an exit, context tracking and the CPU disagree"]
 pub struct UserReturn(IrqOff);
 
 assert_not_impl_any!(UserReturn: Copy, Clone, Send, Sync);
@@ -207,7 +207,7 @@ impl UserReturn {
     ///
     /// 1. Every piece of pending work (reschedule, signals) was tested for after IF became 0, and there was none.
     /// 2. Context tracking, where it is in use, has recorded that this CPU goes to user mode.
-    /// 3. The only steps that follow are the exit decision and the exit itself.
+    /// 3. The exit decision is made, and nothing follows but the exit itself.
     #[inline(always)]
     pub const unsafe fn new(irq: IrqOff) -> Self {
         Self(irq)

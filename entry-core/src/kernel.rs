@@ -5,11 +5,13 @@
 //!
 //! 1. the stub builds the [`TrapFrame`] with interrupts off and kernel GS in place;
 //! 2. [`Tracking`] learns that user mode was left;
-//! 3. the handler runs, with a [`UserEntry`] it has to turn into a [`UserReturn`];
-//! 4. [`prepare_exit`] does pending work until there is none, with interrupts off from the last test on;
-//! 5. [`Exit::choose`] looks at the frame: SYSRET, IRET, or a refusal, which goes to [`Kernel::refused`] while the CPU
-//!    is still wholly in the kernel;
-//! 6. [`Exit::leave`] consumes the frame.
+//! 3. the handler runs, and has to give back the proof that interrupts are off;
+//! 4. pending work is done until there is none, with interrupts off from the last test on;
+//! 5. [`Exit`] looks at the frame: SYSRET, IRET, or a refusal, which goes to [`Kernel::refused`] and begins step 4 again;
+//! 6. [`Tracking`] learns that user mode is next, and gives the [`UserReturn`];
+//! 7. [`Exit::leave`] consumes the frame.
+//!
+//! Steps 4 to 6 are three tests when there is nothing to do; everything else is out of line.
 
 use crate::frame::TrapFrame;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
@@ -18,8 +20,9 @@ use crate::segment::SegmentLayout;
 
 /// A kernel, as the stubs see it.
 ///
-/// Handlers that are entered from user mode get a [`UserEntry`] and must return a [`UserReturn`]; those that are
-/// entered from the kernel itself get the proof that interrupts are off and must give it back.
+/// Handlers that are entered from user mode get a [`UserEntry`], the others a plain proof that interrupts are off. All
+/// of them must return such a proof, so none can come back with interrupts on. What is owed before a return to user mode
+/// is not a handler's business: the stubs' Rust half does it, in the order given [above](self).
 ///
 /// # Safety
 ///
@@ -39,13 +42,13 @@ pub unsafe trait Kernel: Sized + 'static {
     const LAYOUT: SegmentLayout;
 
     /// A system call, by whatever instruction: [`TrapFrame::entry_kind`] tells.
-    fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> UserReturn;
+    fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
 
     /// An exception in user mode; [`TrapFrame::vector`] tells which. #DB comes here too, NMI, #MC and #DF don't.
-    fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> UserReturn;
+    fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
 
     /// A maskable interrupt in user mode. The handler owes the interrupt controller its acknowledgement.
-    fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> UserReturn;
+    fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
 
     /// An exception in the kernel, on the stack that was in use. Returning retries the instruction unless RIP was set.
     fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
@@ -63,7 +66,7 @@ pub unsafe trait Kernel: Sized + 'static {
     fn work(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
 
     /// The exit refused the frame as it is: repair it, or make the thread end. Called again for as long as the exit refuses.
-    fn refused(frame: &mut TrapFrame, refusal: <Self::Exit as Exit>::Refusal, irq: IrqOff) -> UserReturn;
+    fn refused(frame: &mut TrapFrame, refusal: <Self::Exit as Exit>::Refusal, irq: IrqOff) -> IrqOff;
 }
 
 /// The ways that the exit stub can take; what [`Exit::choose`] returns and [`Exit::leave`] finds in EAX.
@@ -83,19 +86,23 @@ pub enum Leave {
 ///
 /// # Safety
 ///
-/// 1. `choose` returns `Ok` only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
+/// 1. `choose` and `choose_plain` name a way only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
 ///    of IRETQ itself that the kernel repairs.
 /// 2. `leave` restores the registers from the frame at RSP, swaps GS, and consumes the very words that `choose` examined.
 pub unsafe trait Exit: 'static {
     /// Why a frame can't be left with.
     type Refusal: Copy + core::fmt::Debug;
 
+    /// The answer for frames whose answer is cheap, `None` for the rest: a few tests, inlined into every Rust half.
+    #[must_use]
+    fn choose_plain(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave>;
+
     /// Decides how to leave with `frame`.
     ///
     /// # Errors
     ///
     /// The reason why neither way is safe; the frame is unchanged and the CPU still in the kernel.
-    fn choose(frame: &TrapFrame, proof: &UserReturn) -> Result<Leave, Self::Refusal>;
+    fn choose(frame: &TrapFrame, irq: &IrqOff) -> Result<Leave, Self::Refusal>;
 
     /// Leaves for user mode. Jumped to by the stubs, never called.
     ///
@@ -103,6 +110,7 @@ pub unsafe trait Exit: 'static {
     ///
     /// 1. CPL is 0, RFLAGS.IF is 0, GS base is the kernel's.
     /// 2. RSP is the address of a [`TrapFrame`] on a kernel stack, and EAX what `choose` returned for it, unchanged since.
+    /// 3. A [`UserReturn`] was made since.
     unsafe extern "sysv64" fn leave<O: Options>() -> !;
 }
 
@@ -121,9 +129,13 @@ pub unsafe trait Tracking: 'static {
     #[inline(always)]
     fn user_exit(_irq: &IrqOff) {}
 
-    /// User mode is about to be entered; nothing but the exit decision follows.
+    /// User mode is about to be entered: the way is chosen, nothing but [`Exit::leave`] follows.
     #[inline(always)]
-    fn user_enter(_irq: &IrqOff) {}
+    fn user_enter(irq: IrqOff) -> UserReturn {
+        // SAFETY: 1. and 3. the stubs' Rust half calls this last, with interrupts off since it tested for work. 2. There
+        // is nothing to record.
+        unsafe { UserReturn::new(irq) }
+    }
 
     /// An exception or interrupt arrived in the kernel, in whatever state tracking was.
     fn exception_enter(irq: &IrqOff) -> Self::Saved;
@@ -187,31 +199,9 @@ impl Options for WithSmap {
     const SMAP: bool = true;
 }
 
-/// Does pending work until there is none, tells [`Tracking`], and gives the proof that a handler has to return.
-///
-/// The flag is tested with interrupts off, and they stay off from the last test to the exit: a request that arrives
-/// later finds the CPU in user mode and brings its own interrupt.
-#[inline(always)]
-pub fn prepare_exit<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> UserReturn {
-    let irq = if is_work_pending() { work_until_done::<K>(frame, irq) } else { irq };
-    K::Tracking::user_enter(&irq);
-    // SAFETY: 1. the flag was clear when last tested, with interrupts off by `irq`. 2. The line above. 3. The stubs'
-    // Rust half, which is the only taker of a handler's proof, goes on with the exit decision.
-    unsafe { UserReturn::new(irq) }
-}
-
-#[cold]
-#[inline(never)]
-fn work_until_done<K: Kernel>(frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
-    while is_work_pending() {
-        irq = K::work(frame, irq);
-    }
-    irq
-}
-
 /// One compare and one branch.
 #[inline(always)]
-fn is_work_pending() -> bool {
+pub(crate) fn is_work_pending() -> bool {
     // SAFETY: the stubs call handlers with kernel GS in place, and GS base is a header's address by condition 2 of
     // `Kernel`; the work word is read, nothing is written.
     unsafe {

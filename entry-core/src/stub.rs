@@ -4,8 +4,8 @@
 //! has to be swapped. One path a file; what they share is here: the order of pushes, and the Rust half that each of
 //! them calls with the frame's address.
 //!
-//! Interrupts are masked from the first instruction of each stub to the handler, and again from
-//! [`prepare_exit`](crate::kernel::prepare_exit) to the end: by IA32_FMASK for SYSCALL, by interrupt gates for the rest.
+//! Interrupts are masked from the first instruction of each stub to the handler, and again from the handler's return to
+//! the end: by IA32_FMASK for SYSCALL, by interrupt gates for the rest, by the proof that a handler gives back.
 //!
 //! The stubs carry no call-frame information: a kernel's panic handler prints the [`TrapFrame`] instead of unwinding
 //! through it.
@@ -20,7 +20,7 @@ pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs};
 
 use crate::frame::TrapFrame;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
-use crate::kernel::{Exit, Kernel, Leave, Options, Tracking};
+use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
 
 /// Pushes RCX down to R15 below the kind word, and zeroes what a user could steer speculation with.
 ///
@@ -85,25 +85,32 @@ macro_rules! pop_registers {
 
 pub(crate) use {pop_registers, push_registers};
 
-/// Ends a handler: the exit decision, and what happens when it refuses.
+/// Ends a handler: pending work, the exit decision, tracking. Three tests when there is nothing to do.
 #[inline(always)]
-fn finish<K: Kernel>(frame: &mut TrapFrame, ready: UserReturn) -> Leave {
-    match K::Exit::choose(frame, &ready) {
-        Ok(leave) => leave,
-        Err(refusal) => refused::<K>(frame, refusal, ready),
+fn finish<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
+    if !is_work_pending()
+        && let Some(leave) = K::Exit::choose_plain(frame, &irq)
+    {
+        let _ready: UserReturn = K::Tracking::user_enter(irq);
+        return leave;
     }
+    finish_slow::<K>(frame, irq)
 }
 
+/// Work, full decision and refusals, until the frame can be left with and nothing is pending.
 #[cold]
 #[inline(never)]
-fn refused<K: Kernel>(frame: &mut TrapFrame, mut refusal: <K::Exit as Exit>::Refusal, mut ready: UserReturn) -> Leave {
+fn finish_slow<K: Kernel>(frame: &mut TrapFrame, mut irq: IrqOff) -> Leave {
     loop {
-        let irq = ready.into_irq_off();
-        K::Tracking::user_exit(&irq);
-        ready = K::refused(frame, refusal, irq);
-        match K::Exit::choose(frame, &ready) {
-            Ok(leave) => return leave,
-            Err(next) => refusal = next,
+        while is_work_pending() {
+            irq = K::work(frame, irq);
+        }
+        match K::Exit::choose(frame, &irq) {
+            Ok(leave) => {
+                let _ready: UserReturn = K::Tracking::user_enter(irq);
+                return leave;
+            }
+            Err(refusal) => irq = K::refused(frame, refusal, irq),
         }
     }
 }
@@ -120,8 +127,8 @@ unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> Leave
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
     K::Tracking::user_exit(entry.irq_off());
-    let ready = K::syscall(frame, entry);
-    finish::<K>(frame, ready)
+    let irq = K::syscall(frame, entry);
+    finish::<K>(frame, irq)
 }
 
 /// Rust half of an exception in user mode.
@@ -135,8 +142,8 @@ unsafe extern "sysv64" fn user_exception<K: Kernel>(frame: *mut TrapFrame) -> Le
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
     K::Tracking::user_exit(entry.irq_off());
-    let ready = K::user_exception(frame, entry);
-    finish::<K>(frame, ready)
+    let irq = K::user_exception(frame, entry);
+    finish::<K>(frame, irq)
 }
 
 /// Rust half of a maskable interrupt in user mode.
@@ -150,8 +157,8 @@ unsafe extern "sysv64" fn user_interrupt<K: Kernel>(frame: *mut TrapFrame) -> Le
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
     K::Tracking::user_exit(entry.irq_off());
-    let ready = K::user_interrupt(frame, entry);
-    finish::<K>(frame, ready)
+    let irq = K::user_interrupt(frame, entry);
+    finish::<K>(frame, irq)
 }
 
 /// Rust half of NMI, #MC, #DB and #DF in user mode, after the stub moved to the thread's kernel stack.
@@ -165,13 +172,12 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
     K::Tracking::user_exit(entry.irq_off());
-    let ready = if frame.vector() == paranoid::DEBUG {
+    let irq = if frame.vector() == paranoid::DEBUG {
         K::user_exception(frame, entry)
     } else {
-        let irq = K::paranoid(frame, entry.into_irq_off());
-        crate::kernel::prepare_exit::<K>(frame, irq)
+        K::paranoid(frame, entry.into_irq_off())
     };
-    finish::<K>(frame, ready)
+    finish::<K>(frame, irq)
 }
 
 /// Rust half of an exception in the kernel.
@@ -233,9 +239,8 @@ unsafe extern "sysv64" fn kernel_paranoid<K: Kernel>(frame: *mut TrapFrame) {
 pub unsafe fn return_to_user<K: Kernel, O: Options>(frame: *mut TrapFrame, irq: IrqOff) -> ! {
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
-    let ready = crate::kernel::prepare_exit::<K>(words, irq);
-    let leave = finish::<K>(words, ready);
-    // SAFETY: interrupts are off since `prepare_exit`, GS base is the kernel's by condition 2, RSP becomes the frame's
+    let leave = finish_slow::<K>(words, irq);
+    // SAFETY: interrupts are off since the proof was made, GS base is the kernel's by condition 2, RSP becomes the frame's
     // address and EAX what `choose` said: what `Exit::leave` asks for.
     unsafe {
         core::arch::asm!(
