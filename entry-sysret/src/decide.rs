@@ -1,8 +1,8 @@
 //! The exit decision: may the kernel leave with this frame, and how.
 //!
 //! One function over plain values, [`decide`], answers for every frame; it is `const`, so it runs in a test on the host as it
-//! runs in the kernel. The exits ask two cheaper questions first, [`is_plain_syscall`] and [`is_plain_iret`], which say
-//! yes only where `decide` would say the same, and call it for everything else.
+//! runs in the kernel. The exits ask cheaper questions first, [`is_plain_sysret`] and [`is_plain_iret`], which say yes
+//! only where `decide` would say the same, and call it for everything else.
 //!
 //! The order of the answers: a frame that would fault or do harm on any way out is a [`Refusal`]; of the others, those that
 //! SYSRET can't restore as they are leave by IRET, for an [`IretReason`]; the rest leave by SYSRET.
@@ -15,6 +15,7 @@ use core::fmt;
 use entry_core::kernel::Leave;
 use entry_core::rflags::Rflags;
 use entry_core::{EntryKind, TrapFrame};
+use static_assertions::{const_assert, const_assert_eq};
 
 use crate::refusal::Refusal;
 use crate::rules::RuleSet;
@@ -25,8 +26,6 @@ macro_rules! guard {
         cfg!(not(ablate = $name)) && $condition
     };
 }
-
-pub(crate) use guard;
 
 /// Bits of RFLAGS that have no meaning: 3, 5, 15 and 63:22. Bit 1, always 1, is not among them: every exit sets it.
 const RESERVED: u64 = !(Rflags::ARITHMETIC.bits()
@@ -53,11 +52,22 @@ const NEVER_SYSRET: u64 = Rflags::TRAP.union(Rflags::RESUME).bits();
 
 const IF: u64 = Rflags::INTERRUPT_ENABLE.bits();
 
-/// The kind word of a SYSCALL from 64-bit code whose frame nobody has touched.
-const PLAIN_SYSCALL: u64 = EntryKind::Syscall64.word(0);
+/// The bits of a kind word that hold the [`EntryKind`].
+const KIND: u64 = 0xff00;
 
-/// The lowest kind word that carries a mark.
-const LOWEST_MARK: u64 = 1 << 16;
+/// The mark in a kind word by which RCX and R11 were declared dead.
+const DEAD: u64 = {
+    let mut frame = TrapFrame::zeroed();
+    frame.declare_rcx_r11_dead();
+    frame.kind_word() ^ TrapFrame::zeroed().kind_word()
+};
+
+const FIRST_EVENT: u64 = EntryKind::Int80.word(0);
+const LAST_EVENT: u64 = EntryKind::Paranoid.word(0);
+
+const_assert!(DEAD & KIND == 0);
+// Int80, Exception, Interrupt, Paranoid.
+const_assert_eq!(LAST_EVENT - FIRST_EVENT, EntryKind::Paranoid.word(0) - EntryKind::Exception.word(0) + 0x100);
 
 /// What a frame says to the exit decision, as plain values.
 ///
@@ -93,6 +103,7 @@ pub struct ExitWords {
 
 impl ExitWords {
     /// The words of `frame`.
+    #[inline]
     #[must_use]
     pub const fn of(frame: &TrapFrame) -> Self {
         Self {
@@ -151,10 +162,11 @@ pub enum IretReason {
     /// RCX or R11 is live, and differs from what SYSRET leaves in it.
     ///
     /// SYSRET needs RIP in RCX and RFLAGS in R11, so the program finds those values there. A frame of SYSCALL that nobody
-    /// changed has them there anyway; one that was changed or built must have RCX = RIP and R11 = RFLAGS, which is so after
-    /// most changes of neither, and never for a frame that a signal interrupted at an arbitrary instruction. An untouched
-    /// frame of another entry is not even compared: its values could be equal only by accident, and the comparison would
-    /// cost every interrupt. [`TrapFrame::declare_rcx_r11_dead`] waives the rule.
+    /// changed has them there anyway; one that was changed or built must have RCX = RIP and R11 = RFLAGS. The frame of an
+    /// exception or interrupt is not even compared: its values could be equal only by accident, and the comparison would
+    /// cost every interrupt. [`TrapFrame::declare_rcx_r11_dead`] waives the rule for any entry.
+    ///
+    /// **Attack**: none; but a program that is resumed after a signal with two registers changed fails at random.
     ///
     /// # Source
     ///
@@ -228,28 +240,21 @@ pub const fn decide(words: &ExitWords, rules: &RuleSet) -> Result<Leave, Refusal
     if words.cs == rules.code64 { Ok(Leave::Sysret) } else { Ok(Leave::Sysret32) }
 }
 
-/// [`decide`] for a frame, out of line: what the exits call when the frame is not a plain one.
-///
-/// # Errors
-///
-/// The first [`Refusal`] that applies.
-#[cold]
-#[inline(never)]
-pub const fn decide_frame(frame: &TrapFrame, rules: &RuleSet) -> Result<Leave, Refusal> {
-    decide(&ExitWords::of(frame), rules)
+/// Whether a kind word is that of a SYSCALL from 64-bit code whose frame nobody has touched.
+#[inline(always)]
+#[must_use]
+pub const fn is_untouched_syscall(kind_word: u64) -> bool {
+    !guard!("fast-kind", kind_word != EntryKind::Syscall64.word(0))
 }
 
-/// Whether a frame is an untouched one of SYSCALL from 64-bit code that SYSRET restores.
+/// Whether SYSRET restores a frame that [`is_untouched_syscall`].
 ///
 /// It says yes only where [`decide`] says [`Leave::Sysret`]. CS and SS are not examined: the stub wrote them, a setter would
 /// have marked the frame, and SYSRET does not read them. IOPL and IF need no policy here: what a policy allows beyond
 /// the default takes the long way.
 #[inline(always)]
 #[must_use]
-pub const fn is_plain_syscall(kind_word: u64, rip: u64, rflags: u64, rules: &RuleSet) -> bool {
-    if guard!("fast-kind", kind_word != PLAIN_SYSCALL) {
-        return false;
-    }
+pub const fn is_plain_sysret(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
     if guard!("fast-rip", rip >= rules.limit.get()) {
         return false;
     }
@@ -259,17 +264,19 @@ pub const fn is_plain_syscall(kind_word: u64, rip: u64, rflags: u64, rules: &Rul
     true
 }
 
-/// Whether a kind word has no mark: the frame is as the stub wrote it, as far as an exit is concerned.
+/// Whether a kind word is that of an entry through the IDT whose RCX and R11 are live: SYSRET is out of the question.
 #[inline(always)]
 #[must_use]
-pub const fn is_unmarked(kind_word: u64) -> bool {
-    kind_word < LOWEST_MARK
+pub const fn is_live_event(kind_word: u64) -> bool {
+    // The kinds in question are consecutive, so one subtraction and one comparison tell.
+    let kind_and_dead = kind_word & (KIND | DEAD);
+    !guard!("fast-event", kind_and_dead.wrapping_sub(FIRST_EVENT) > LAST_EVENT - FIRST_EVENT)
 }
 
 /// Whether a frame of 64-bit code is safe to leave with by IRET, judged by the words that IRETQ consumes.
 ///
-/// It says yes only where [`decide`] does not refuse. For a frame that [`is_unmarked`] and of another entry than SYSCALL,
-/// `decide` then says [`Leave::Iret`].
+/// It says yes only where [`decide`] does not refuse. For the frame of [a live event](is_live_event), `decide` then says
+/// [`Leave::Iret`].
 #[inline(always)]
 #[must_use]
 pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &RuleSet) -> bool {
@@ -407,32 +414,34 @@ pub const fn why_iret(words: &ExitWords, rules: &RuleSet) -> Option<IretReason> 
     if guard!("resume-flag", words.has(Rflags::RESUME.bits()) && !words.may_drop_rf) {
         return Some(IretReason::ResumeFlag);
     }
-    if guard!("live-registers", !words.registers_survive_sysret()) {
+    if guard!("live-registers", !words.may_lose_registers()) {
         return Some(IretReason::LiveRegisters);
     }
-    let came_through_idt = matches!(
-        words.kind,
-        Some(EntryKind::Exception | EntryKind::Interrupt | EntryKind::Int80)
-    );
-    if guard!("null-stack-segment-sysret", came_through_idt && rules.allows_code32() && !rules.sysret_loads_ss) {
+    if guard!("null-stack-segment-sysret", words.came_through_idt() && rules.allows_code32() && !rules.sysret_loads_ss) {
         return Some(IretReason::NullStackSegment);
     }
     None
 }
 
 impl ExitWords {
+    const fn came_through_idt(&self) -> bool {
+        matches!(
+            self.kind,
+            Some(EntryKind::Int80 | EntryKind::Exception | EntryKind::Interrupt | EntryKind::Paranoid)
+        )
+    }
+
     /// Whether the program may find RIP in RCX and RFLAGS in R11.
-    const fn registers_survive_sysret(&self) -> bool {
+    const fn may_lose_registers(&self) -> bool {
         if self.are_rcx_r11_dead {
             return true;
         }
-        match self.kind {
-            Some(EntryKind::Syscall64 | EntryKind::Syscall32) if !self.is_modified => true,
-            _ => self.is_modified && self.registers_are_equal(),
+        if self.came_through_idt() {
+            return false;
         }
-    }
-
-    const fn registers_are_equal(&self) -> bool {
+        if !self.is_modified && matches!(self.kind, Some(EntryKind::Syscall64 | EntryKind::Syscall32)) {
+            return true;
+        }
         if guard!("rcx-is-rip", self.rcx != self.rip) {
             return false;
         }

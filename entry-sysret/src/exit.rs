@@ -6,12 +6,12 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use entry_core::kernel::{Exit, Leave, Options};
-use entry_core::{TrapFrame, UserReturn};
+use entry_core::{IrqOff, TrapFrame};
 
-use crate::decide::{decide_frame, is_plain_iret, is_plain_syscall, is_unmarked};
+use crate::decide::{ExitWords, decide, is_live_event, is_plain_iret, is_plain_sysret, is_untouched_syscall};
 use crate::refusal::Refusal;
 use crate::rules::Rules;
-use crate::stub;
+use crate::stub::exit_stub;
 
 /// Leaves by SYSRET where it restores what the frame says, by IRET elsewhere.
 ///
@@ -34,29 +34,35 @@ impl<R> fmt::Debug for IretOnly<R> {
     }
 }
 
-// SAFETY: 1. `decide` refuses every frame that faults in ring 0 or reaches it, and the plain tests agree with it where they
-// say yes. 2. By the stub.
+// SAFETY: 1. `decide` refuses every frame that faults in ring 0 or reaches it; the plain tests agree with it where they say
+// yes. 2. By the stub.
 unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     type Refusal = Refusal;
 
     #[inline(always)]
-    fn choose(frame: &TrapFrame, _proof: &UserReturn) -> Result<Leave, Refusal> {
-        if is_plain_syscall(frame.kind_word(), frame.rip(), frame.rflags(), &R::RULES) {
-            return Ok(Leave::Sysret);
+    fn choose_plain(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
+        if is_untouched_syscall(frame.kind_word()) {
+            if is_plain_sysret(frame.rip(), frame.rflags(), &R::RULES) {
+                return Some(Leave::Sysret);
+            }
+            return None;
         }
-        // An untouched frame of another entry: its registers are live, so it is IRET if it is safe.
-        if is_unmarked(frame.kind_word())
+        if is_live_event(frame.kind_word())
             && is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES)
         {
-            return Ok(Leave::Iret);
+            return Some(Leave::Iret);
         }
-        decide_frame(frame, &R::RULES)
+        None
+    }
+
+    fn choose(frame: &TrapFrame, _irq: &IrqOff) -> Result<Leave, Refusal> {
+        decide(&ExitWords::of(frame), &R::RULES)
     }
 
     #[unsafe(naked)]
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        stub::exit_stub!()
+        exit_stub!()
     }
 }
 
@@ -65,19 +71,21 @@ unsafe impl<R: Rules> Exit for IretOnly<R> {
     type Refusal = Refusal;
 
     #[inline(always)]
-    fn choose(frame: &TrapFrame, _proof: &UserReturn) -> Result<Leave, Refusal> {
+    fn choose_plain(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
         if is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES) {
-            return Ok(Leave::Iret);
+            return Some(Leave::Iret);
         }
-        match decide_frame(frame, &R::RULES) {
-            Ok(_) => Ok(Leave::Iret),
-            Err(refusal) => Err(refusal),
-        }
+        None
+    }
+
+    fn choose(frame: &TrapFrame, _irq: &IrqOff) -> Result<Leave, Refusal> {
+        decide(&ExitWords::of(frame), &R::RULES)?;
+        Ok(Leave::Iret)
     }
 
     #[unsafe(naked)]
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        stub::exit_stub!()
+        exit_stub!()
     }
 }

@@ -15,7 +15,7 @@ pub mod refusal;
 pub mod rules;
 mod stub;
 
-pub use decide::{ExitWords, IretReason, decide, decide_frame, why_iret};
+pub use decide::{ExitWords, IretReason, decide, why_iret};
 pub use exit::{IretOnly, SysretOrIret};
 pub use refusal::Refusal;
 pub use rules::{RuleSet, Rules};
