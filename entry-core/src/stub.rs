@@ -10,11 +10,17 @@
 //! The stubs carry no call-frame information: a kernel's panic handler prints the [`TrapFrame`] instead of unwinding
 //! through it.
 
+mod compat;
 mod exception;
+mod floor;
+mod lean;
 mod paranoid;
 mod syscall;
 mod vectors;
 
+pub use compat::syscall_compat_entry;
+pub use floor::syscall_floor;
+pub use lean::{LeanKernel, LeanResult, syscall_entry_lean};
 pub use syscall::syscall_entry;
 pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs};
 
@@ -115,13 +121,13 @@ fn finish_slow<K: Kernel>(frame: &mut TrapFrame, mut irq: IrqOff) -> Leave {
     }
 }
 
-/// Rust half of a system call.
+/// Rust half of a system call, for the stubs of this and other crates.
 ///
 /// # Safety
 ///
 /// 1. `frame` is the frame at RSP, of an entry from user mode, and nothing else refers to it.
 /// 2. Interrupts are off, GS base is the kernel's.
-unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+pub unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
     // SAFETY: condition 1.
     let frame = unsafe { &mut *frame };
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
@@ -267,6 +273,8 @@ pub unsafe fn return_to_user<K: Kernel, O: Options>(frame: *mut TrapFrame, irq: 
 pub struct StubTable {
     /// For IA32_LSTAR.
     pub syscall: u64,
+    /// For IA32_CSTAR.
+    pub syscall_compat: u64,
     /// The first of 256 slots of [`SLOT_BYTES`] bytes, for the IDT.
     pub vectors: u64,
     /// [`return_to_user`] for the same options.
@@ -279,6 +287,7 @@ impl StubTable {
     pub fn of<K: Kernel, O: Options>() -> Self {
         Self {
             syscall: syscall_entry::<K, O> as *const () as u64,
+            syscall_compat: syscall_compat_entry::<K, O> as *const () as u64,
             vectors: vector_stubs::<K, O> as *const () as u64,
             return_to_user: return_to_user::<K, O>,
         }

@@ -15,6 +15,9 @@ pub mod flags {
     pub const USER_RSP: u32 = 1 << 1;
     /// The window is one IRETQ that leaves for user mode: GS base is the user's, RSP points at the frame's RIP word.
     pub const IRET: u32 = 1 << 2;
+    /// RFLAGS may hold the user's TF, NT, AC and IOPL: after SYSENTER, which clears none of them. With TF, the CPU raises
+    /// #DB at each instruction of the window; its handler has to ignore the single step.
+    pub const USER_FLAGS: u32 = 1 << 3;
 }
 
 /// Emits a window record: from a numeric label behind to a numeric label ahead or behind, with flags from [`flags`]
