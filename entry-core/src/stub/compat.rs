@@ -1,0 +1,81 @@
+//! SYSCALL from compatibility mode, which AMD CPUs send to IA32_CSTAR.
+
+use crate::entry_window;
+use crate::frame::EntryKind;
+use crate::kernel::{Exit, Kernel, Options};
+use crate::percpu::PerCpuHeader;
+use crate::stub::{push_registers, system_call};
+use crate::windows::flags;
+
+/// SYSCALL from compatibility mode: builds the whole [`TrapFrame`](crate::frame::TrapFrame) with kind
+/// [`EntryKind::Syscall32`] and calls [`Kernel::syscall`].
+///
+/// A kernel without 32-bit programs installs it all the same: IA32_CSTAR must never point at nothing, since a 64-bit
+/// program can jump to compatibility mode by itself wherever a 32-bit code descriptor exists.
+///
+/// **Reached by**: SYSCALL at CPL 3 in compatibility mode on AMD CPUs, through IA32_CSTAR; Intel CPUs raise #UD.
+///
+/// **The CPU has** put the return EIP into ECX and EFLAGS into R11, loaded CS and SS from IA32_STAR, and cleared the flags of
+/// IA32_FMASK. **It has not** changed RSP or GS, nor kept the caller's CS; upper halves are undefined for the caller, and
+/// R8 to R15 hold whatever they held.
+///
+/// | register | in | out, at the call | clobbered |
+/// |---|---|---|---|
+/// | RSP | user's | frame on the thread's kernel stack | – |
+/// | RCX, R11 | user EIP, user EFLAGS | as they were, or zero with `CLEAR` | – |
+/// | RAX | number | number, or zero with `CLEAR` | – |
+/// | RDI | user's | address of the frame | – |
+/// | others | user's | user's, or zero with `CLEAR` | – |
+/// | GS base | user's | kernel's | – |
+///
+/// **Windows**: as for [`syscall_entry`](crate::stub::syscall_entry).
+///
+/// # Safety
+///
+/// As [`syscall_entry`](crate::stub::syscall_entry).
+///
+/// # Source
+///
+/// AMD APM vol. 2, *SYSCALL and SYSRET*, *CSTAR*; vol. 3, *SYSCALL*.
+#[unsafe(naked)]
+#[unsafe(link_section = ".entry.text")]
+pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> ! {
+    core::arch::naked_asm!(
+        // GS base is the user's, RSP is the user's.
+        "2:",
+        "swapgs",
+        // GS base is the kernel's.
+        "3:",
+        "mov gs:[{scratch}], rsp",
+        "mov rsp, gs:[{stack}]",
+        "4:",
+        // RSP is a kernel stack. EIP and ESP have 32 bits; the rest is whatever the CPU left.
+        "mov ecx, ecx",
+        "mov dword ptr gs:[{scratch} + 4], 0",
+        "push {ss}",                     // SS
+        "push qword ptr gs:[{scratch}]", // RSP
+        "push r11",                      // RFLAGS
+        "push {cs}",                     // CS
+        "push rcx",                      // RIP
+        "push rax",                      // original RAX
+        "push {kind}",                   // kind
+        push_registers!(),
+        "mov rdi, rsp",
+        "call {handler}",
+        "jmp {leave}",
+        "int3",
+        entry_window!("2b", "3b", "{user_both}"),
+        entry_window!("3b", "4b", "{user_rsp}"),
+        scratch = const PerCpuHeader::SCRATCH_RSP,
+        stack = const PerCpuHeader::KERNEL_STACK,
+        ss = const K::LAYOUT.user_data().bits(),
+        // The first selector of SYSRET's block is the 32-bit code segment.
+        cs = const K::LAYOUT.sysret_base().bits(),
+        kind = const EntryKind::Syscall32.word(0),
+        clear = const O::CLEAR as usize,
+        user_both = const flags::USER_GS | flags::USER_RSP,
+        user_rsp = const flags::USER_RSP,
+        handler = sym system_call::<K>,
+        leave = sym <K::Exit as Exit>::leave::<O>,
+    )
+}
