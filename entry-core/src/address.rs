@@ -112,7 +112,11 @@ impl fmt::Display for AddressError {
             }
             Self::Null => write!(f, "address is 0"),
             Self::NotUser { address, limit } => {
-                write!(f, "address {address:#x} is not below the end of user space {:#x}", limit.get())
+                write!(
+                    f,
+                    "address {address:#x} is not below the end of user space {:#x}",
+                    limit.get()
+                )
             }
             Self::BadLimit { address, highest } => write!(
                 f,
@@ -145,7 +149,11 @@ impl CanonicalAddress {
     ///
     /// [`AddressError::NonCanonical`].
     pub const fn new(address: u64, width: Width) -> Result<Self, AddressError> {
-        if width.is_canonical(address) { Ok(Self(address)) } else { Err(AddressError::NonCanonical { address, width }) }
+        if width.is_canonical(address) {
+            Ok(Self(address))
+        } else {
+            Err(AddressError::NonCanonical { address, width })
+        }
     }
 
     /// Takes `address` if it is canonical and not 0: an entry point or the top of a stack.
@@ -154,7 +162,11 @@ impl CanonicalAddress {
     ///
     /// [`AddressError::NonCanonical`], [`AddressError::Null`].
     pub const fn new_non_null(address: u64, width: Width) -> Result<Self, AddressError> {
-        if address == 0 { Err(AddressError::Null) } else { Self::new(address, width) }
+        if address == 0 {
+            Err(AddressError::Null)
+        } else {
+            Self::new(address, width)
+        }
     }
 
     /// The address.

@@ -10,14 +10,17 @@
 )]
 
 pub mod address;
+pub mod cpu;
 pub mod frame;
 pub mod irq;
 pub mod kernel;
 pub mod msr;
 pub mod percpu;
+pub mod plan;
 pub mod rflags;
 pub mod segment;
 pub mod stub;
+pub mod tss;
 pub mod vector;
 pub mod windows;
 

@@ -8,19 +8,19 @@
 //!
 //! | number | register | type |
 //! |---|---|---|
-//! | `0x48` | IA32_SPEC_CTRL | [`SpecCtrl`] |
-//! | `0x174` | IA32_SYSENTER_CS | [`SysenterCs`] |
-//! | `0x175` | IA32_SYSENTER_ESP | [`SysenterEsp`] |
-//! | `0x176` | IA32_SYSENTER_EIP | [`SysenterEip`] |
-//! | `0xc000_0080` | IA32_EFER | [`Efer`] |
-//! | `0xc000_0081` | IA32_STAR | [`Star`] |
-//! | `0xc000_0082` | IA32_LSTAR | [`Lstar`] |
-//! | `0xc000_0083` | IA32_CSTAR | [`Cstar`] |
-//! | `0xc000_0084` | IA32_FMASK | [`Fmask`] |
-//! | `0xc000_0100` | IA32_FS_BASE | [`FsBase`] |
-//! | `0xc000_0101` | IA32_GS_BASE | [`GsBase`] |
-//! | `0xc000_0102` | IA32_KERNEL_GS_BASE | [`KernelGsBase`] |
-//! | `0xc000_0103` | IA32_TSC_AUX | [`TscAux`] |
+//! | `0x48` | `IA32_SPEC_CTRL` | [`SpecCtrl`] |
+//! | `0x174` | `IA32_SYSENTER_CS` | [`SysenterCs`] |
+//! | `0x175` | `IA32_SYSENTER_ESP` | [`SysenterEsp`] |
+//! | `0x176` | `IA32_SYSENTER_EIP` | [`SysenterEip`] |
+//! | `0xc000_0080` | `IA32_EFER` | [`Efer`] |
+//! | `0xc000_0081` | `IA32_STAR` | [`Star`] |
+//! | `0xc000_0082` | `IA32_LSTAR` | [`Lstar`] |
+//! | `0xc000_0083` | `IA32_CSTAR` | [`Cstar`] |
+//! | `0xc000_0084` | `IA32_FMASK` | [`Fmask`] |
+//! | `0xc000_0100` | `IA32_FS_BASE` | [`FsBase`] |
+//! | `0xc000_0101` | `IA32_GS_BASE` | [`GsBase`] |
+//! | `0xc000_0102` | `IA32_KERNEL_GS_BASE` | [`KernelGsBase`] |
+//! | `0xc000_0103` | `IA32_TSC_AUX` | [`TscAux`] |
 //!
 //! # Source
 //!

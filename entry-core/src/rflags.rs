@@ -12,6 +12,7 @@ use core::error::Error;
 use core::fmt;
 
 use bitflags::bitflags;
+use x86_64::registers::rflags::RFlags;
 
 bitflags! {
     /// RFLAGS.
@@ -83,6 +84,18 @@ impl Rflags {
         .union(Self::VIRTUAL_8086)
         .union(Self::VIRTUAL_INTERRUPT)
         .union(Self::VIRTUAL_INTERRUPT_PENDING);
+}
+
+impl From<RFlags> for Rflags {
+    fn from(flags: RFlags) -> Self {
+        Self::from_bits_retain(flags.bits())
+    }
+}
+
+impl From<Rflags> for RFlags {
+    fn from(flags: Rflags) -> Self {
+        Self::from_bits_retain(flags.bits())
+    }
 }
 
 /// The flags that SYSCALL clears: what belongs in the FMASK MSR.

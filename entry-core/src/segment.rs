@@ -2,17 +2,17 @@
 //!
 //! None of the four fast instructions reads the GDT. Each computes its selectors from an MSR, so a wrong order shows only
 //! at the next IRETQ, or as a user program with the wrong stack segment. A [`SegmentLayout`] exists only if every relation
-//! holds, and all that depends on the order comes from it: the GDT, STAR, SYSENTER_CS, the selectors of gates and frames.
+//! holds, and all that depends on the order comes from it: the GDT, STAR, `SYSENTER_CS`, the selectors of gates and frames.
 //!
 //! | index | selector | segment | named by |
 //! |---|---|---|---|
 //! | 0 | `0x00` | null | |
-//! | 1 | `0x08` | kernel code | SYSCALL: STAR 47:32; SYSENTER: SYSENTER_CS |
+//! | 1 | `0x08` | kernel code | SYSCALL: STAR 47:32; SYSENTER: `SYSENTER_CS` |
 //! | 2 | `0x10` | kernel data | SYSCALL, SYSENTER: that + 8 |
-//! | 3 | `0x1b` | 32-bit user code | SYSRET to 32 bits: STAR 63:48; SYSEXIT to 32 bits: SYSENTER_CS + 16 |
-//! | 4 | `0x23` | user data | SYSRET: STAR 63:48 + 8; SYSEXIT to 32 bits: SYSENTER_CS + 24 |
-//! | 5 | `0x2b` | 64-bit user code | SYSRET to 64 bits: STAR 63:48 + 16; SYSEXIT to 64 bits: SYSENTER_CS + 32 |
-//! | 6 | `0x33` | user data again | SYSEXIT to 64 bits: SYSENTER_CS + 40 |
+//! | 3 | `0x1b` | 32-bit user code | SYSRET to 32 bits: STAR 63:48; SYSEXIT to 32 bits: `SYSENTER_CS` + 16 |
+//! | 4 | `0x23` | user data | SYSRET: STAR 63:48 + 8; SYSEXIT to 32 bits: `SYSENTER_CS` + 24 |
+//! | 5 | `0x2b` | 64-bit user code | SYSRET to 64 bits: STAR 63:48 + 16; SYSEXIT to 64 bits: `SYSENTER_CS` + 32 |
+//! | 6 | `0x33` | user data again | SYSEXIT to 64 bits: `SYSENTER_CS` + 40 |
 //! | 7, 8 | `0x38` | TSS, two entries | LTR |
 //!
 //! That order, [`SegmentLayout::NATURAL`], is the only one without gaps that serves all of them. A kernel with an order of
@@ -68,6 +68,13 @@ use core::error::Error;
 use core::fmt;
 
 use x86_64::structures::gdt::SegmentSelector;
+#[cfg(target_arch = "x86_64")]
+use x86_64::{
+    VirtAddr,
+    instructions::tables::{lgdt, load_tss},
+    registers::segmentation::{CS, DS, ES, SS, Segment},
+    structures::DescriptorTablePointer,
+};
 
 /// A segment selector: index in bits 15:3, table indicator (1 = LDT) in bit 2, RPL in bits 1:0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -224,30 +231,26 @@ pub enum Relation {
     SysexitStack64,
 }
 
+/// A relation, followed by the order that satisfies all of them.
+macro_rules! relation {
+    ($text:literal) => {
+        concat!(
+            $text,
+            "; order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
+        )
+    };
+}
+
 impl Relation {
     const fn wanted(self) -> &'static str {
         match self {
-            Self::SyscallStack => {
-                "kernel data must be kernel code + 8 (SYSCALL, SYSENTER); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
-            Self::SysretStack => {
-                "user data must be 32-bit user code + 8 (SYSRET); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
-            Self::SysretCode64 => {
-                "64-bit user code must be user data + 8 (SYSRET); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
-            Self::SysexitCode32 => {
-                "32-bit user code must be kernel code + 16 (SYSEXIT); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
-            Self::SysexitStack32 => {
-                "user data must be kernel code + 24 (SYSEXIT); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
-            Self::SysexitCode64 => {
-                "64-bit user code must be kernel code + 32 (SYSEXIT); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
-            Self::SysexitStack64 => {
-                "user data again must be kernel code + 40 (SYSEXIT); order: kernel code, kernel data, 32-bit user code, user data, 64-bit user code, user data again, TSS"
-            }
+            Self::SyscallStack => relation!("kernel data must be kernel code + 8 (SYSCALL, SYSENTER)"),
+            Self::SysretStack => relation!("user data must be 32-bit user code + 8 (SYSRET)"),
+            Self::SysretCode64 => relation!("64-bit user code must be user data + 8 (SYSRET)"),
+            Self::SysexitCode32 => relation!("32-bit user code must be kernel code + 16 (SYSEXIT)"),
+            Self::SysexitStack32 => relation!("user data must be kernel code + 24 (SYSEXIT)"),
+            Self::SysexitCode64 => relation!("64-bit user code must be kernel code + 32 (SYSEXIT)"),
+            Self::SysexitStack64 => relation!("user data again must be kernel code + 40 (SYSEXIT)"),
         }
     }
 }
@@ -331,9 +334,7 @@ impl LayoutError {
         match self {
             Self::Null { .. } => "a selector is null",
             Self::Local { .. } => "a selector names the LDT: bit 2 must be 0",
-            Self::WrongRpl { .. } => {
-                "kernel and TSS selectors must have RPL 0, user selectors and SYSRET's base RPL 3"
-            }
+            Self::WrongRpl { .. } => "kernel and TSS selectors must have RPL 0, user selectors and SYSRET's base RPL 3",
             Self::Misplaced { relation, .. } => relation.wanted(),
             Self::Overlap { .. } => "two selectors name one descriptor; the TSS takes two entries",
             Self::OutsideTable { .. } => "the table is too small",
@@ -350,16 +351,30 @@ impl fmt::Display for LayoutError {
             Self::WrongRpl { field, value, wanted } => {
                 write!(f, "{field} is {value} with RPL {}, wanted {wanted}", value.rpl())
             }
-            Self::Misplaced { field, value, wanted, relation } => {
+            Self::Misplaced {
+                field,
+                value,
+                wanted,
+                relation,
+            } => {
                 write!(f, "{field} is {value}, wanted {wanted}: {}", relation.wanted())
             }
             Self::Overlap { field, value, other } => {
-                write!(f, "{field} is {value}, the descriptor of {other}; the TSS takes two entries")
+                write!(
+                    f,
+                    "{field} is {value}, the descriptor of {other}; the TSS takes two entries"
+                )
             }
             Self::OutsideTable { field, value, entries } => {
                 write!(f, "{field} is {value}, outside a table of {entries} entries")
             }
-            Self::WrongDescriptor { field, value, found, wanted, compared } => write!(
+            Self::WrongDescriptor {
+                field,
+                value,
+                found,
+                wanted,
+                compared,
+            } => write!(
                 f,
                 "{field} is {value} with descriptor {found:#018x}, wanted {wanted:#018x} in the bits {compared:#018x}"
             ),
@@ -461,7 +476,15 @@ impl SegmentLayout {
     /// );
     /// ```
     pub const fn check(selectors: Selectors) -> Result<Self, LayoutError> {
-        let Selectors { kernel_code, kernel_data, user_code32, user_data, user_code64, sysexit_data, tss } = selectors;
+        let Selectors {
+            kernel_code,
+            kernel_data,
+            user_code32,
+            user_data,
+            user_code64,
+            sysexit_data,
+            tss,
+        } = selectors;
         let fields = [
             (Field::KernelCode, Some(kernel_code), 0),
             (Field::KernelData, Some(kernel_data), 0),
@@ -482,9 +505,27 @@ impl SegmentLayout {
         }
 
         let relations = [
-            (Field::KernelData, Some(kernel_data), kernel_code, 8, Relation::SyscallStack),
-            (Field::UserData, Some(user_data), Self(selectors).sysret_base(), 8, Relation::SysretStack),
-            (Field::UserCode64, Some(user_code64), Self(selectors).sysret_base(), 16, Relation::SysretCode64),
+            (
+                Field::KernelData,
+                Some(kernel_data),
+                kernel_code,
+                8,
+                Relation::SyscallStack,
+            ),
+            (
+                Field::UserData,
+                Some(user_data),
+                Self(selectors).sysret_base(),
+                8,
+                Relation::SysretStack,
+            ),
+            (
+                Field::UserCode64,
+                Some(user_code64),
+                Self(selectors).sysret_base(),
+                16,
+                Relation::SysretCode64,
+            ),
         ];
         if let Err(error) = Self::check_relations(&relations) {
             return Err(error);
@@ -495,9 +536,27 @@ impl SegmentLayout {
         if sysexit_data.is_some() {
             let relations = [
                 (Field::UserCode32, user_code32, kernel_code, 16, Relation::SysexitCode32),
-                (Field::UserData, Some(user_data), kernel_code, 24, Relation::SysexitStack32),
-                (Field::UserCode64, Some(user_code64), kernel_code, 32, Relation::SysexitCode64),
-                (Field::SysexitData, sysexit_data, kernel_code, 40, Relation::SysexitStack64),
+                (
+                    Field::UserData,
+                    Some(user_data),
+                    kernel_code,
+                    24,
+                    Relation::SysexitStack32,
+                ),
+                (
+                    Field::UserCode64,
+                    Some(user_code64),
+                    kernel_code,
+                    32,
+                    Relation::SysexitCode64,
+                ),
+                (
+                    Field::SysexitData,
+                    sysexit_data,
+                    kernel_code,
+                    40,
+                    Relation::SysexitStack64,
+                ),
             ];
             if let Err(error) = Self::check_relations(&relations) {
                 return Err(error);
@@ -505,7 +564,11 @@ impl SegmentLayout {
         }
 
         if tss.index() == u16::MAX >> 3 {
-            return Err(LayoutError::OutsideTable { field: Field::TssUpper, value: tss, entries: 8192 });
+            return Err(LayoutError::OutsideTable {
+                field: Field::TssUpper,
+                value: tss,
+                entries: 8192,
+            });
         }
         let slots = [
             (Field::KernelCode, Some(kernel_code)),
@@ -524,7 +587,11 @@ impl SegmentLayout {
                 if let (Some(first), Some(second)) = (*first, *second)
                     && first.index() == second.index()
                 {
-                    return Err(LayoutError::Overlap { field: *field, value: second, other: *other });
+                    return Err(LayoutError::Overlap {
+                        field: *field,
+                        value: second,
+                        other: *other,
+                    });
                 }
                 later = tail;
             }
@@ -541,7 +608,11 @@ impl SegmentLayout {
             return Err(LayoutError::Local { field, value });
         }
         if value.rpl() != rpl {
-            return Err(LayoutError::WrongRpl { field, value, wanted: value.with_rpl(rpl) });
+            return Err(LayoutError::WrongRpl {
+                field,
+                value,
+                wanted: value.with_rpl(rpl),
+            });
         }
         Ok(())
     }
@@ -556,7 +627,12 @@ impl SegmentLayout {
                 && value.index() as u32 * 8 != from.index() as u32 * 8 + *bytes as u32
             {
                 let wanted = from.after(*bytes).with_rpl(value.rpl());
-                return Err(LayoutError::Misplaced { field: *field, value, wanted, relation: *relation });
+                return Err(LayoutError::Misplaced {
+                    field: *field,
+                    value,
+                    wanted,
+                    relation: *relation,
+                });
             }
             rest = tail;
         }
@@ -569,7 +645,7 @@ impl SegmentLayout {
         &self.0
     }
 
-    /// Kernel code: STAR 47:32, SYSENTER_CS, the CS of every gate.
+    /// Kernel code: STAR 47:32, `SYSENTER_CS`, the CS of every gate.
     #[must_use]
     pub const fn kernel_code(&self) -> Selector {
         self.0.kernel_code
@@ -623,26 +699,27 @@ impl SegmentLayout {
     /// The entries that a GDT for this layout needs.
     #[must_use]
     pub const fn entries(&self) -> usize {
-        let Selectors { kernel_data, user_code64, sysexit_data, tss, .. } = self.0;
-        let user = match sysexit_data {
-            Some(selector) => selector.index(),
-            None => user_code64.index(),
-        };
-        let mut last = tss.index() + 1;
-        if kernel_data.index() > last {
-            last = kernel_data.index();
-        }
-        if user > last {
-            last = user;
-        }
-        last as usize + 1
+        self.last_index() as usize + 1
     }
 
     /// The limit for LGDT: bytes of [`SegmentLayout::entries`], less one.
     #[must_use]
     pub const fn gdt_limit(&self) -> u16 {
-        // At most 8192 entries: a selector has 13 bits of index.
-        (self.entries() * 8 - 1) as u16
+        self.last_index() * 8 + 7
+    }
+
+    const fn last_index(&self) -> u16 {
+        let mut last = 0;
+        let mut rest: &[_] = &self.slots();
+        while let [(_, selector, _), tail @ ..] = rest {
+            if let Some(selector) = selector
+                && selector.index() > last
+            {
+                last = selector.index();
+            }
+            rest = tail;
+        }
+        last
     }
 
     /// The GDT of [`SegmentLayout::NATURAL`]: null, six segments, the TSS.
@@ -675,6 +752,7 @@ impl SegmentLayout {
     /// # Errors
     ///
     /// [`LayoutError::OutsideTable`] if `N` is less than [`SegmentLayout::entries`].
+    #[expect(clippy::indexing_slicing, reason = "the index is compared with N one step before")]
     pub const fn gdt<const N: usize>(&self, tss_base: u64, tss_limit: u16) -> Result<[u64; N], LayoutError> {
         let [lower, upper] = Self::tss_descriptor(tss_base, tss_limit);
         let mut table = [0; N];
@@ -684,7 +762,11 @@ impl SegmentLayout {
             let Some(value) = *selector else { continue };
             let index = value.index() as usize;
             if index >= N {
-                return Err(LayoutError::OutsideTable { field: *field, value, entries: N });
+                return Err(LayoutError::OutsideTable {
+                    field: *field,
+                    value,
+                    entries: N,
+                });
             }
             table[index] = match field {
                 Field::Tss => lower,
@@ -703,6 +785,10 @@ impl SegmentLayout {
     /// # Errors
     ///
     /// [`LayoutError::OutsideTable`], [`LayoutError::WrongDescriptor`].
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the index is compared with the length one step before"
+    )]
     pub const fn check_gdt(&self, gdt: &[u64]) -> Result<(), LayoutError> {
         let mut rest: &[_] = &self.slots();
         while let [(field, selector, (wanted, compared)), tail @ ..] = rest {
@@ -710,12 +796,22 @@ impl SegmentLayout {
             let Some(value) = *selector else { continue };
             let index = value.index() as usize;
             if index >= gdt.len() {
-                return Err(LayoutError::OutsideTable { field: *field, value, entries: gdt.len() });
+                return Err(LayoutError::OutsideTable {
+                    field: *field,
+                    value,
+                    entries: gdt.len(),
+                });
             }
             let found = gdt[index];
             if (found ^ *wanted) & *compared != 0 {
                 let (wanted, compared) = (*wanted, *compared);
-                return Err(LayoutError::WrongDescriptor { field: *field, value, found, wanted, compared });
+                return Err(LayoutError::WrongDescriptor {
+                    field: *field,
+                    value,
+                    found,
+                    wanted,
+                    compared,
+                });
             }
         }
         Ok(())
@@ -724,15 +820,42 @@ impl SegmentLayout {
     /// Every descriptor of the layout: image, and the bits of it that matter.
     const fn slots(&self) -> [(Field, Option<Selector>, (u64, u64)); 8] {
         // Base, limit and B of user data matter to 32-bit programs alone.
-        let user_data_bits =
-            if self.0.user_code32.is_some() { descriptor::FLAT_BITS } else { descriptor::DATA64_BITS };
+        let user_data_bits = if self.0.user_code32.is_some() {
+            descriptor::FLAT_BITS
+        } else {
+            descriptor::DATA64_BITS
+        };
         [
-            (Field::KernelCode, Some(self.0.kernel_code), (descriptor::KERNEL_CODE, descriptor::CODE64_BITS)),
-            (Field::KernelData, Some(self.0.kernel_data), (descriptor::KERNEL_DATA, descriptor::DATA64_BITS)),
-            (Field::UserCode32, self.0.user_code32, (descriptor::USER_CODE32, descriptor::FLAT_BITS)),
-            (Field::UserData, Some(self.0.user_data), (descriptor::USER_DATA, user_data_bits)),
-            (Field::UserCode64, Some(self.0.user_code64), (descriptor::USER_CODE64, descriptor::CODE64_BITS)),
-            (Field::SysexitData, self.0.sysexit_data, (descriptor::USER_DATA, descriptor::DATA64_BITS)),
+            (
+                Field::KernelCode,
+                Some(self.0.kernel_code),
+                (descriptor::KERNEL_CODE, descriptor::CODE64_BITS),
+            ),
+            (
+                Field::KernelData,
+                Some(self.0.kernel_data),
+                (descriptor::KERNEL_DATA, descriptor::DATA64_BITS),
+            ),
+            (
+                Field::UserCode32,
+                self.0.user_code32,
+                (descriptor::USER_CODE32, descriptor::FLAT_BITS),
+            ),
+            (
+                Field::UserData,
+                Some(self.0.user_data),
+                (descriptor::USER_DATA, user_data_bits),
+            ),
+            (
+                Field::UserCode64,
+                Some(self.0.user_code64),
+                (descriptor::USER_CODE64, descriptor::CODE64_BITS),
+            ),
+            (
+                Field::SysexitData,
+                self.0.sysexit_data,
+                (descriptor::USER_DATA, descriptor::DATA64_BITS),
+            ),
             (Field::Tss, Some(self.0.tss), (descriptor::TSS, descriptor::TSS_BITS)),
             (Field::TssUpper, Some(self.0.tss.after(8)), (0, 0)),
         ]
@@ -745,8 +868,43 @@ impl SegmentLayout {
     /// Intel SDM vol. 3A, *TSS Descriptor in 64-bit mode*.
     #[must_use]
     pub const fn tss_descriptor(base: u64, limit: u16) -> [u64; 2] {
-        let lower =
-            descriptor::TSS | limit as u64 | (base & 0x00ff_ffff) << 16 | (base >> 24 & 0xff) << 56;
+        let lower = descriptor::TSS | limit as u64 | (base & 0x00ff_ffff) << 16 | (base >> 24 & 0xff) << 56;
         [lower, base >> 32]
+    }
+
+    /// Makes a GDT the CPU's: LGDT, then CS, SS, DS, ES and TR from this layout. FS and GS stay as they are, since loading a
+    /// selector would change their bases.
+    ///
+    /// # Safety
+    ///
+    /// 1. CPL is 0 and RFLAGS.IF is 0.
+    /// 2. `gdt` is valid for reads and writes for ever, in every address space, and used for this CPU alone: LTR marks the
+    ///    TSS as busy.
+    /// 3. [`SegmentLayout::check_gdt`] accepts it, and its TSS descriptor (available, not busy) names a TSS that stays.
+    ///
+    /// # Source
+    ///
+    /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*, *LTR—Load Task Register*.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn load(&self, gdt: *mut [u64]) {
+        // SAFETY: the address is passed on to LGDT, which takes 64 bits; nothing computes with it.
+        let base = unsafe { VirtAddr::new_unsafe(gdt.cast::<u64>().addr() as u64) };
+        // SAFETY: 1 to 3; the limit is that of a table with `entries` entries, which `check_gdt` found there.
+        unsafe {
+            lgdt(&DescriptorTablePointer {
+                limit: self.gdt_limit(),
+                base,
+            })
+        };
+        // SAFETY: the descriptor is 64-bit kernel code by 3.
+        unsafe { CS::set_reg(self.kernel_code().into()) };
+        // SAFETY: the descriptor is kernel data by 3.
+        unsafe { SS::set_reg(self.kernel_data().into()) };
+        // SAFETY: 64-bit mode does not use DS.
+        unsafe { DS::set_reg(SegmentSelector::NULL) };
+        // SAFETY: 64-bit mode does not use ES.
+        unsafe { ES::set_reg(SegmentSelector::NULL) };
+        // SAFETY: the descriptor is an available TSS by 3, and the table may be written by 2.
+        unsafe { load_tss(self.tss().into()) };
     }
 }

@@ -102,7 +102,10 @@ impl Exception {
     }
 
     const fn with_error_code(vector: u8, mnemonic: &'static str, name: &'static str, kind: Kind) -> Self {
-        Self { has_error_code: true, ..Self::plain(vector, mnemonic, name, kind) }
+        Self {
+            has_error_code: true,
+            ..Self::plain(vector, mnemonic, name, kind)
+        }
     }
 
     const fn reserved(vector: u8) -> Self {
@@ -114,7 +117,10 @@ impl Exception {
     }
 
     const fn for_user(self) -> Self {
-        Self { user_may_raise: true, ..self }
+        Self {
+            user_may_raise: true,
+            ..self
+        }
     }
 
     /// Whether it can arrive between any two instructions of the kernel, entry stubs included, so that the saved CS doesn't
@@ -271,9 +277,17 @@ impl Vector {
     /// assert_eq!(Vector(32).exception(), None);
     /// ```
     #[must_use]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the index is compared with the length in the same expression"
+    )]
     pub const fn exception(self) -> Option<&'static Exception> {
         const ROWS: &[Exception; 32] = &EXCEPTIONS;
-        if self.0 < 32 { Some(&ROWS[self.0 as usize]) } else { None }
+        if self.0 < 32 {
+            Some(&ROWS[self.0 as usize])
+        } else {
+            None
+        }
     }
 
     /// Whether the CPU pushes an error code.
@@ -358,7 +372,10 @@ impl fmt::Display for GateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadCodeSelector { selector } => {
-                write!(f, "gate code selector is {selector}, wanted a GDT selector that is not null, with RPL 0")
+                write!(
+                    f,
+                    "gate code selector is {selector}, wanted a GDT selector that is not null, with RPL 0"
+                )
             }
             Self::NotForUser { vector } => write!(
                 f,
@@ -408,12 +425,7 @@ impl GateDescriptor {
     /// # Errors
     ///
     /// [`GateError::BadHandler`] for address 0, [`GateError::BadCodeSelector`].
-    pub const fn new(
-        handler: u64,
-        code: Selector,
-        ist: Option<Ist>,
-        privilege: Privilege,
-    ) -> Result<Self, GateError> {
+    pub const fn new(handler: u64, code: Selector, ist: Option<Ist>, privilege: Privilege) -> Result<Self, GateError> {
         if handler == 0 {
             return Err(GateError::BadHandler { address: handler });
         }
@@ -435,7 +447,10 @@ impl GateDescriptor {
             | dpl << 45
             | 1 << 47
             | (handler >> 16 & 0xffff) << 48;
-        Ok(Self { low, high: handler >> 32 })
+        Ok(Self {
+            low,
+            high: handler >> 32,
+        })
     }
 
     /// The two words.
@@ -513,7 +528,10 @@ pub struct Idt {
 
 impl Idt {
     /// A table of gates that are not present, for a `static` to be filled.
-    pub const EMPTY: Self = Self { gates: [GateDescriptor::MISSING; 256], code: Selector::from_bits(0) };
+    pub const EMPTY: Self = Self {
+        gates: [GateDescriptor::MISSING; 256],
+        code: Selector::from_bits(0),
+    };
 
     /// The limit for LIDT: bytes of the gates, less one.
     pub const LIMIT: u16 = 256 * 16 - 1;
@@ -523,24 +541,35 @@ impl Idt {
     /// # Errors
     ///
     /// [`GateError::BadHandler`] if `stubs` is 0 or the slots reach beyond the end of the address space.
+    #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
     pub const fn new(stubs: u64, layout: &SegmentLayout) -> Result<Self, GateError> {
         let code = layout.kernel_code();
         if stubs == 0 || stubs.checked_add(256 * SLOT_BYTES - 1).is_none() {
             return Err(GateError::BadHandler { address: stubs });
         }
         let mut gates = [GateDescriptor::MISSING; 256];
-        let mut number = 0;
-        while number < 256 {
-            let vector = Vector(number as u8);
+        let mut vector = Vector(0);
+        loop {
             let (ist, privilege) = match vector.exception() {
-                Some(row) => (row.ist, if row.user_may_raise { Privilege::User } else { Privilege::Kernel }),
+                Some(row) => (
+                    row.ist,
+                    if row.user_may_raise {
+                        Privilege::User
+                    } else {
+                        Privilege::Kernel
+                    },
+                ),
                 None => (None, Privilege::Kernel),
             };
-            gates[number] = match GateDescriptor::new(stubs + number as u64 * SLOT_BYTES, code, ist, privilege) {
-                Ok(gate) => gate,
-                Err(error) => return Err(error),
-            };
-            number += 1;
+            gates[vector.0 as usize] =
+                match GateDescriptor::new(stubs + vector.0 as u64 * SLOT_BYTES, code, ist, privilege) {
+                    Ok(gate) => gate,
+                    Err(error) => return Err(error),
+                };
+            if vector.0 == u8::MAX {
+                break;
+            }
+            vector.0 += 1;
         }
         Ok(Self { gates, code })
     }
@@ -554,16 +583,20 @@ impl Idt {
     ///
     /// [`GateError::SystemCallIsException`] for vectors below 32; [`GateError::NotForUser`] if another vector has been made
     /// the system call's; [`GateError::BadHandler`]; [`GateError::BadCodeSelector`] for a table that is still empty.
+    #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
     pub const fn set_system_call(&mut self, vector: Vector, stub: u64) -> Result<(), GateError> {
         if vector.0 < 32 {
             return Err(GateError::SystemCallIsException { vector });
         }
-        let mut number = 32;
-        while number < 256 {
-            if self.gates[number].dpl() == 3 && number != vector.0 as usize {
+        let mut other = Vector::FIRST_INTERRUPT;
+        loop {
+            if self.gates[other.0 as usize].dpl() == 3 && other.0 != vector.0 {
                 return Err(GateError::NotForUser { vector });
             }
-            number += 1;
+            if other.0 == u8::MAX {
+                break;
+            }
+            other.0 += 1;
         }
         match GateDescriptor::new(stub, self.code, None, Privilege::User) {
             Ok(gate) => {
@@ -579,9 +612,14 @@ impl Idt {
     /// # Errors
     ///
     /// [`GateError::BadHandler`]; [`GateError::BadCodeSelector`] for a table that is still empty.
+    #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
     pub const fn set_handler(&mut self, vector: Vector, handler: u64) -> Result<(), GateError> {
         let old = self.gates[vector.0 as usize];
-        let privilege = if old.dpl() == 3 { Privilege::User } else { Privilege::Kernel };
+        let privilege = if old.dpl() == 3 {
+            Privilege::User
+        } else {
+            Privilege::Kernel
+        };
         match GateDescriptor::new(handler, self.code, vector.ist(), privilege) {
             Ok(gate) => {
                 self.gates[vector.0 as usize] = gate;
@@ -593,6 +631,7 @@ impl Idt {
 
     /// A gate.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
     pub const fn gate(&self, vector: Vector) -> GateDescriptor {
         self.gates[vector.0 as usize]
     }
@@ -610,7 +649,10 @@ impl Idt {
     /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*.
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn load(&'static self) {
-        let table = Pseudo { limit: Self::LIMIT, base: core::ptr::from_ref(self).addr() as u64 };
+        let table = Pseudo {
+            limit: Self::LIMIT,
+            base: core::ptr::from_ref(self).addr() as u64,
+        };
         // SAFETY: the caller's 1 excludes #GP, 2 and 3 make the table right; `self` lives for ever. LIDT reads ten bytes of
         // `table`.
         unsafe {
@@ -621,7 +663,7 @@ impl Idt {
 
 impl fmt::Debug for Idt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.gates).finish()
+        f.debug_list().entries(self.gates).finish()
     }
 }
 

@@ -2,7 +2,7 @@ use crate::address::{AddressError, CanonicalAddress, UserLimit, Width};
 use crate::msr::register;
 
 register! {
-    /// IA32_FS_BASE: the base of FS, thread-local storage of the running program.
+    /// `IA32_FS_BASE`: the base of FS, thread-local storage of the running program.
     ///
     /// # Source
     ///
@@ -11,7 +11,7 @@ register! {
 }
 
 register! {
-    /// IA32_GS_BASE: the base of GS. In the kernel, between SWAPGS and SWAPGS, it is the per-CPU area.
+    /// `IA32_GS_BASE`: the base of GS. In the kernel, between SWAPGS and SWAPGS, it is the per-CPU area.
     ///
     /// # Source
     ///
@@ -20,7 +20,7 @@ register! {
 }
 
 register! {
-    /// IA32_KERNEL_GS_BASE: what SWAPGS exchanges with GS base. In the kernel it is the base of the running program.
+    /// `IA32_KERNEL_GS_BASE`: what SWAPGS exchanges with GS base. In the kernel it is the base of the running program.
     ///
     /// # Source
     ///

@@ -3,7 +3,7 @@ use bitflags::bitflags;
 use crate::msr::Register;
 
 bitflags! {
-    /// IA32_EFER: extended features.
+    /// `IA32_EFER`: extended features.
     ///
     /// | bit | name | meaning |
     /// |---|---|---|

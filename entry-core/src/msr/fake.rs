@@ -4,7 +4,7 @@ use crate::msr::Msr;
 
 /// Registers that a host test can write to.
 ///
-/// It holds up to 32 registers, keeps the order of up to 64 writes, and can lose the bits that a real or emulated CPU
+/// It holds up to 32 registers (what comes after reads as 0), keeps the order of up to 64 writes, and can lose the bits that a real or emulated CPU
 /// would lose.
 ///
 /// ```
@@ -34,7 +34,16 @@ impl FakeMsrs {
     /// Registers that are all 0.
     #[must_use]
     pub const fn new() -> Self {
-        Self { registers: [Fake { number: 0, value: 0, lost: 0 }; 32], used: 0, writes: [(0, 0); 64], written: 0 }
+        Self {
+            registers: [Fake {
+                number: 0,
+                value: 0,
+                lost: 0,
+            }; 32],
+            used: 0,
+            writes: [(0, 0); 64],
+            written: 0,
+        }
     }
 
     /// Presets a register.
@@ -54,7 +63,11 @@ impl FakeMsrs {
     /// A register's value; 0 if it was never written.
     #[must_use]
     pub fn get(&self, number: u32) -> u64 {
-        self.registers.iter().take(self.used).find(|register| register.number == number).map_or(0, |found| found.value)
+        self.registers
+            .iter()
+            .take(self.used)
+            .find(|register| register.number == number)
+            .map_or(0, |found| found.value)
     }
 
     /// Number and value of each write, in order.
@@ -64,13 +77,15 @@ impl FakeMsrs {
     }
 
     fn register(&mut self, number: u32) -> Option<&mut Fake> {
-        let position = self.registers.iter().take(self.used).position(|register| register.number == number);
-        let index = position.unwrap_or_else(|| {
-            self.used += 1;
-            self.used - 1
-        });
+        let position = self
+            .registers
+            .iter()
+            .take(self.used)
+            .position(|register| register.number == number);
+        let index = position.unwrap_or(self.used);
         let register = self.registers.get_mut(index)?;
         register.number = number;
+        self.used = self.used.max(index + 1);
         Some(register)
     }
 }
@@ -83,7 +98,14 @@ impl Default for FakeMsrs {
 
 impl fmt::Debug for FakeMsrs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.registers.iter().take(self.used).map(|fake| (fake.number, fake.value))).finish()
+        f.debug_map()
+            .entries(
+                self.registers
+                    .iter()
+                    .take(self.used)
+                    .map(|fake| (fake.number, fake.value)),
+            )
+            .finish()
     }
 }
 

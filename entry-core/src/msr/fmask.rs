@@ -2,7 +2,7 @@ use crate::msr::register;
 use crate::rflags::FlagMask;
 
 register! {
-    /// IA32_FMASK (AMD: SFMASK): the flags that SYSCALL clears.
+    /// `IA32_FMASK` (AMD: SFMASK): the flags that SYSCALL clears.
     ///
     /// Bits 63:32 are reserved. See [`FlagMask`] for what belongs in it and why.
     ///

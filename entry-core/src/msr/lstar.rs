@@ -2,7 +2,7 @@ use crate::address::{AddressError, CanonicalAddress, Width};
 use crate::msr::register;
 
 register! {
-    /// IA32_LSTAR: where SYSCALL from 64-bit code enters the kernel.
+    /// `IA32_LSTAR`: where SYSCALL from 64-bit code enters the kernel.
     ///
     /// A value that is not canonical is #GP in WRMSR on hardware; QEMU's TCG takes it. 0 is refused as well: with
     /// EFER.SCE set, it is a jump in ring 0 to a page that a program might map.

@@ -3,7 +3,7 @@ use bitflags::bitflags;
 use crate::msr::Register;
 
 bitflags! {
-    /// IA32_SPEC_CTRL: speculation control of this logical processor.
+    /// `IA32_SPEC_CTRL`: speculation control of this logical processor.
     ///
     /// | bit | name | meaning |
     /// |---|---|---|

@@ -2,7 +2,7 @@ use crate::msr::register;
 use crate::segment::SegmentLayout;
 
 register! {
-    /// IA32_STAR: the selectors of SYSCALL and SYSRET.
+    /// `IA32_STAR`: the selectors of SYSCALL and SYSRET.
     ///
     /// | bits | meaning |
     /// |---|---|

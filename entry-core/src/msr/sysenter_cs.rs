@@ -2,7 +2,7 @@ use crate::msr::register;
 use crate::segment::SegmentLayout;
 
 register! {
-    /// IA32_SYSENTER_CS: the selectors of SYSENTER and SYSEXIT.
+    /// `IA32_SYSENTER_CS`: the selectors of SYSENTER and SYSEXIT.
     ///
     /// | bits | meaning |
     /// |---|---|

@@ -2,7 +2,7 @@ use crate::address::{AddressError, CanonicalAddress, Width};
 use crate::msr::register;
 
 register! {
-    /// IA32_SYSENTER_ESP: RSP after SYSENTER.
+    /// `IA32_SYSENTER_ESP`: RSP after SYSENTER.
     ///
     /// Intel: 64 bits, and WRMSR of a value that is not canonical is #GP. AMD: 32 bits, the upper half is dropped without a
     /// word; SYSENTER is #UD there in long mode, so nothing but [`SysenterEsp::UNUSED`] belongs in it.

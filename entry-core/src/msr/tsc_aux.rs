@@ -1,7 +1,7 @@
 use crate::msr::register;
 
 register! {
-    /// IA32_TSC_AUX: what RDTSCP and RDPID return beside the time, by convention the number of the CPU.
+    /// `IA32_TSC_AUX`: what RDTSCP and RDPID return beside the time, by convention the number of the CPU.
     ///
     /// | bits | meaning |
     /// |---|---|
@@ -12,7 +12,7 @@ register! {
     ///
     /// # Source
     ///
-    /// Intel SDM vol. 3B, *IA32_TSC_AUX Register and RDTSCP Support*; AMD APM vol. 3, *RDTSCP*.
+    /// Intel SDM vol. 3B, *`IA32_TSC_AUX` Register and RDTSCP Support*; AMD APM vol. 3, *RDTSCP*.
     TscAux, 0xc000_0103, "TSC_AUX"
 }
 
