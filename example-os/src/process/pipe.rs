@@ -106,7 +106,10 @@ impl PipeId {
         for (id, pipe) in (0..).map(PipeId).zip(&PIPES) {
             let mut pipe = pipe.lock(irq);
             if pipe.readers == 0 && pipe.writers == 0 {
-                *pipe = Pipe { readers: 1, writers: 1, ..Pipe::new() };
+                pipe.readers = 1;
+                pipe.writers = 1;
+                pipe.taken = 0;
+                pipe.put = 0;
                 return Ok(id);
             }
         }

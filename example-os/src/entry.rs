@@ -1,0 +1,362 @@
+//! This kernel behind the entry stubs: descriptor tables, MSRs, and what each kind of event leads to.
+//!
+//! [`install`] sets a CPU up; from then on everything arrives at [`OsKernel`]. System calls go to [`crate::syscall`],
+//! page faults to the process's address space, everything else that a program does wrong ends it.
+//!
+//! Interrupts are on in system calls, between the completed frame and the exit work, and in the idle thread; nowhere else.
+
+mod exception;
+pub mod percpu;
+
+use core::arch::naked_asm;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use entry_core::address::{UserLimit, Width};
+use entry_core::cpu::CpuFeatures;
+use entry_core::kernel::{Baseline, WithSmap};
+use entry_core::msr::{Cpu, FsBase, GsBase, KernelGsBase, Register};
+use entry_core::percpu::IstStack;
+use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
+use entry_core::rflags::FlagMask;
+use entry_core::stub::StubTable;
+use entry_core::tss::TaskStateSegment;
+use entry_core::vector::{Idt, Ist};
+use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, TrapFrame, UserEntry};
+use entry_sysret::{RuleSet, Rules, SysretOrIret};
+use x86_64::VirtAddr;
+use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
+use x86_64::instructions::tables;
+use x86_64::structures::DescriptorTablePointer;
+use x86_64::structures::gdt::SegmentSelector;
+
+pub use self::exception::set_kernel_hook;
+pub use self::percpu::PerCpu;
+use crate::boot;
+use crate::device::apic;
+use crate::process::{self, WaitStatus, current, scheduler};
+use crate::syscall;
+
+/// The segment order of this kernel.
+pub const LAYOUT: SegmentLayout = SegmentLayout::NATURAL;
+
+/// The vector of the timer.
+pub const TIMER_VECTOR: u8 = 0x40;
+
+/// Timer interrupts are 10 ms apart on QEMU, whose APIC timer counts nanoseconds.
+const TIMER_COUNT: u32 = 10_000_000;
+
+/// Vectors of the legacy interrupt controllers' spurious interrupts, which may come although all lines are masked.
+const LEGACY_SPURIOUS: [u8; 2] = [0x27, 0x2f];
+
+const IST_BYTES: usize = 8192;
+
+static CPU0: Late<PerCpu> = Late(UnsafeCell::new(PerCpu::new()));
+static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([0; SegmentLayout::NATURAL_ENTRIES]));
+static IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
+
+static DEBUG_STACK: IstStack<IST_BYTES> = IstStack::new();
+static NMI_STACK: IstStack<IST_BYTES> = IstStack::new();
+static DOUBLE_FAULT_STACK: IstStack<IST_BYTES> = IstStack::new();
+static MACHINE_CHECK_STACK: IstStack<IST_BYTES> = IstStack::new();
+
+/// A structure that the CPU reads, with addresses in it that are known only at run time: [`install`] fills it.
+struct Late<T>(UnsafeCell<T>);
+
+// SAFETY: `fill` is called once, before the CPU or anybody else uses the value; afterwards it is shared as `T` allows.
+unsafe impl<T: Sync> Sync for Late<T> {}
+
+impl<T> Late<T> {
+    /// Lets `set` change the value, and returns it for good.
+    ///
+    /// # Safety
+    ///
+    /// 1. It is called once.
+    unsafe fn fill(&'static self, set: impl FnOnce(&mut T)) -> &'static T {
+        // SAFETY: condition 1: no other reference exists.
+        set(unsafe { &mut *self.0.get() });
+        // SAFETY: condition 1: the unique reference was the last one.
+        unsafe { &*self.0.get() }
+    }
+}
+
+/// What may be in a frame that leaves for user mode.
+#[derive(Debug)]
+pub struct UserRules;
+
+impl Rules for UserRules {
+    const RULES: RuleSet = RuleSet::new(&LAYOUT, UserLimit::HIGHEST_48, Width::Bits48);
+}
+
+/// The kernel, as the stubs see it.
+#[derive(Debug)]
+pub struct OsKernel;
+
+// SAFETY: 1. `install` loads the GDT of `LAYOUT` and computes the MSRs from it. 2. `install` sets GS base to a bound
+// header; the scheduler sets stack and RSP0 together at each switch. 3. `install` binds four stacks. 4. The target
+// x86_64-unknown-none has neither a red zone nor SSE.
+unsafe impl Kernel for OsKernel {
+    type Exit = SysretOrIret<UserRules>;
+    type Tracking = NoTracking;
+    const LAYOUT: SegmentLayout = LAYOUT;
+
+    #[inline(always)]
+    fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
+        let irq = entry.into_irq_off().enable();
+        let (answer, irq) = syscall::dispatch(frame, irq);
+        frame.set_return_value(answer.bits());
+        irq.disable()
+    }
+
+    #[inline(always)]
+    fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
+        exception::from_user(frame, entry.into_irq_off())
+    }
+
+    #[inline(always)]
+    fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
+        interrupt(frame, entry.into_irq_off())
+    }
+
+    fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        exception::from_kernel(frame, irq)
+    }
+
+    fn kernel_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        interrupt(frame, irq)
+    }
+
+    fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        exception::paranoid(frame, irq)
+    }
+
+    fn work(_frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
+        let needs_reschedule = PerCpu::current(&irq).take_work();
+        if let Some(signal) = current().pending_signal() {
+            process::exit(WaitStatus::killed(signal), irq);
+        }
+        if needs_reschedule {
+            scheduler::schedule(&mut irq);
+        }
+        irq
+    }
+
+    #[cold]
+    fn refused(frame: &mut TrapFrame, refusal: <Self::Exit as Exit>::Refusal, irq: IrqOff) -> IrqOff {
+        exception::refused(frame, refusal, irq)
+    }
+}
+
+/// A maskable interrupt, whatever it interrupted. In the kernel nothing is switched: the flag that is set here is seen
+/// at the next return to user mode.
+#[inline(always)]
+fn interrupt(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    match frame.vector() {
+        TIMER_VECTOR => {
+            apic::eoi();
+            let cpu = PerCpu::current(&irq);
+            cpu.count_tick();
+            cpu.request_reschedule();
+        }
+        apic::SPURIOUS_VECTOR => {}
+        vector if LEGACY_SPURIOUS.contains(&vector) => {}
+        _ => exception::unexpected(frame),
+    }
+    irq
+}
+
+/// The address of a stub that SYSCALL can lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyscallEntry(u64);
+
+impl SyscallEntry {
+    /// The stub of [`OsKernel`].
+    #[must_use]
+    pub fn normal() -> Self {
+        Self::of::<OsKernel>()
+    }
+
+    /// The stub of another kernel for the same CPU set-up.
+    #[must_use]
+    pub(crate) fn of<K: Kernel>() -> Self {
+        Self(stubs::<K>().syscall)
+    }
+
+    /// The value for IA32_LSTAR.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.0
+    }
+}
+
+/// The stubs of `K` that suit this CPU.
+fn stubs<K: Kernel>() -> StubTable {
+    if boot::cpu::features().smap { StubTable::of::<K, WithSmap>() } else { StubTable::of::<K, Baseline>() }
+}
+
+/// A frame for the first entry of a program.
+#[must_use]
+pub fn first_frame(rip: u64, rsp: u64) -> TrapFrame {
+    /// Interrupts on; bit 1 is always 1.
+    const RFLAGS: u64 = 0x202;
+    let mut frame = TrapFrame::zeroed();
+    frame.set_rip(rip);
+    frame.set_cs(LAYOUT.user_code64().bits().into());
+    frame.set_rflags(RFLAGS);
+    frame.set_rsp(rsp);
+    frame.set_ss(LAYOUT.user_data().bits().into());
+    frame
+}
+
+/// Where a new process begins when it is switched to for the first time: with RSP at a frame that leads to user mode.
+pub(crate) fn first_return() -> unsafe extern "sysv64" fn() -> ! {
+    first_run
+}
+
+/// **Reached by** the RET of a context switch to a stack that was laid out for it. RSP is the address of a frame at the
+/// top of the stack, GS base is the kernel's, interrupts are off.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn first_run() -> ! {
+    naked_asm!(
+        "mov rdi, rsp",
+        "call {leave}",
+        "int3",
+        leave = sym leave_first_frame,
+    )
+}
+
+/// # Safety
+///
+/// 1. `frame` is the frame at the top of the current process's kernel stack, and nothing else refers to it.
+/// 2. Interrupts are off.
+unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
+    // SAFETY: condition 2.
+    let irq = unsafe { IrqOff::assume() };
+    let leave = stubs::<OsKernel>().return_to_user;
+    // SAFETY: 1. condition 1. 2. The scheduler runs with kernel GS, on a CPU that `install` has set up.
+    unsafe { leave(frame, irq) }
+}
+
+/// SYSCALL from 32-bit code, where the CPU has it: there are no 32-bit programs, but a 64-bit one can jump to a 32-bit
+/// segment. Answers ENOSYS without entering the kernel any further.
+///
+/// **Reached by** SYSCALL in compatibility mode, through IA32_CSTAR.
+///
+/// **Windows**: user GS and user RSP throughout.
+#[unsafe(naked)]
+#[unsafe(link_section = ".entry.text")]
+unsafe extern "sysv64" fn refuse_syscall32() -> ! {
+    naked_asm!(
+        "mov eax, {enosys}",
+        // ECX and R11 hold EIP and RFLAGS, as the CPU has just put them there.
+        "sysret",
+        "int3",
+        enosys = const -38,
+    )
+}
+
+/// Sets this CPU up: GDT, TSS with its stacks, IDT, GS base, and the registers of the system-call instructions. Interrupts
+/// stay off.
+///
+/// # Panics
+///
+/// If it is called twice, or if a table or register can't be made what it has to be, with the reason.
+pub fn install() -> IrqOff {
+    static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+    assert!(!IS_INSTALLED.swap(true, Ordering::Relaxed), "the CPU is set up twice");
+    // SAFETY: the flag above lets this be reached once.
+    let cpu = unsafe { CPU0.fill(|cpu| give_stacks(cpu.task_state_mut())) };
+    cpu.header().bind();
+    for stack in [&DEBUG_STACK, &NMI_STACK, &DOUBLE_FAULT_STACK, &MACHINE_CHECK_STACK] {
+        stack.bind(cpu.header());
+    }
+    // SAFETY: as for the per-CPU structure, which is complete; boot runs at CPL 0 with interrupts off.
+    unsafe { load_segments(cpu.task_state()) };
+    // SAFETY: as for the per-CPU structure; boot runs at CPL 0, and TR is loaded.
+    unsafe { load_vectors() };
+    set_bases(cpu);
+    let _installed = set_registers(cpu);
+    // SAFETY: boot hands over with interrupts off, and nothing above turns them on.
+    unsafe { IrqOff::assume() }
+}
+
+fn give_stacks(task_state: &mut TaskStateSegment) {
+    task_state.set_ist(Ist::Ist1, DEBUG_STACK.top());
+    task_state.set_ist(Ist::Ist2, NMI_STACK.top());
+    task_state.set_ist(Ist::Ist3, DOUBLE_FAULT_STACK.top());
+    task_state.set_ist(Ist::Ist4, MACHINE_CHECK_STACK.top());
+    if let Err(error) = task_state.check(Width::Bits48) {
+        panic!("task-state segment: {error}");
+    }
+}
+
+/// # Safety
+///
+/// 1. It is called once.
+/// 2. CPL is 0 and interrupts are off.
+unsafe fn load_segments(task_state: &'static TaskStateSegment) {
+    let table = SegmentLayout::natural_gdt(task_state.base(), TaskStateSegment::LIMIT);
+    // SAFETY: condition 1.
+    let gdt = unsafe { GDT.fill(|gdt| *gdt = table) };
+    let pointer = DescriptorTablePointer { limit: LAYOUT.gdt_limit(), base: VirtAddr::from_ptr(gdt) };
+    // SAFETY: the table is static and holds what `LAYOUT` says.
+    unsafe { tables::lgdt(&pointer) };
+    // SAFETY: the selector is that of a 64-bit code segment of DPL 0 in the table just loaded.
+    unsafe { CS::set_reg(LAYOUT.kernel_code().into()) };
+    // SAFETY: the selector is that of a writable data segment of DPL 0.
+    unsafe { SS::set_reg(LAYOUT.kernel_data().into()) };
+    // SAFETY: 64-bit mode does not use DS; null is what IRET leaves there.
+    unsafe { DS::set_reg(SegmentSelector::NULL) };
+    // SAFETY: as DS.
+    unsafe { ES::set_reg(SegmentSelector::NULL) };
+    // SAFETY: the kernel does not use FS.
+    unsafe { FS::set_reg(SegmentSelector::NULL) };
+    // SAFETY: nothing uses GS before `set_bases`.
+    unsafe { GS::set_reg(SegmentSelector::NULL) };
+    // SAFETY: the descriptor is that of an available TSS, which is static.
+    unsafe { tables::load_tss(LAYOUT.tss().into()) };
+}
+
+/// # Safety
+///
+/// 1. It is called once.
+/// 2. CPL is 0, and TR holds a TSS with its stacks.
+unsafe fn load_vectors() {
+    let table = Idt::new(stubs::<OsKernel>().vectors, &LAYOUT).unwrap_or_else(|error| panic!("IDT: {error}"));
+    // SAFETY: condition 1.
+    let idt = unsafe { IDT.fill(|idt| *idt = table) };
+    // SAFETY: 1. condition 2. 2. The stubs are kernel code, mapped in every address space. 3. Condition 2; RSP0 is set by
+    // the first context switch, before there is user mode to come from.
+    unsafe { idt.load() };
+}
+
+fn set_bases(cpu: &'static PerCpu) {
+    let address = core::ptr::from_ref(cpu).addr() as u64;
+    let base = GsBase::new(address, Width::Bits48).unwrap_or_else(|error| panic!("GS base: {error}"));
+    // SAFETY: 1. `install` runs at CPL 0. 2. All x86-64 CPUs have it. 3. The header is bound; nothing used GS before.
+    unsafe { base.write(&mut Cpu) };
+    // SAFETY: 1. and 2. as above. 3. It is the user's, and 0 is what `PerCpu` says it is.
+    unsafe { KernelGsBase::from_bits(0).write(&mut Cpu) };
+    // SAFETY: 1. and 2. as above. 3. It is the user's, and 0 is what `PerCpu` says it is.
+    unsafe { FsBase::from_bits(0).write(&mut Cpu) };
+}
+
+fn set_registers(cpu: &'static PerCpu) -> Installed {
+    let entries = EntryPoints {
+        syscall: Some(SyscallEntry::normal().address()),
+        syscall32: Some(refuse_syscall32 as *const () as u64),
+        ..EntryPoints::default()
+    };
+    let plan = SyscallPlan::new(&LAYOUT, FlagMask::REQUIRED, &entries, &CpuFeatures::detect(), Width::Bits48);
+    let plan = plan.unwrap_or_else(|error| panic!("system-call registers: {error}"));
+    // SAFETY: 1. `install` runs at CPL 0, the features are this CPU's. 2. Both stubs are made for `LAYOUT` and the
+    // required mask, and are kernel code. 3. `load_segments` loaded the natural GDT. 4. They are this CPU's registers.
+    let installed = unsafe { plan.install(&mut Cpu) }.unwrap_or_else(|error| panic!("system-call registers: {error}"));
+    cpu.remember_syscall_entry(SyscallEntry::normal().address());
+    installed
+}
+
+/// Starts the periodic timer of this CPU.
+pub(crate) fn start_timer(_irq: &IrqOff) {
+    apic::timer_periodic(TIMER_VECTOR, TIMER_COUNT);
+}

@@ -1,0 +1,150 @@
+//! Exceptions: page faults are served, the rest ends the program, or the machine if the kernel caused it.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use entry_core::vector::Vector;
+use entry_core::windows::{self, flags};
+use entry_core::{IrqOff, TrapFrame};
+use entry_sysret::Refusal;
+
+use super::PerCpu;
+use crate::memory::{FaultError, user};
+use crate::process::signal::Signal;
+use crate::process::{self, WaitStatus, current};
+use crate::println;
+
+/// Length of UD2.
+const UD2_BYTES: u64 = 2;
+
+/// Looks at an exception in the kernel before the kernel does. Returns whether it has been dealt with.
+pub type KernelHook = fn(&mut TrapFrame) -> bool;
+
+/// The hook, or null.
+static KERNEL_HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets what sees exceptions in the kernel first, NMI, #MC, #DB and #DF included: a test takes its own exceptions so.
+pub fn set_kernel_hook(hook: Option<KernelHook>) {
+    let address = hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ());
+    KERNEL_HOOK.store(address, Ordering::Relaxed);
+}
+
+fn is_handled_by_hook(frame: &mut TrapFrame) -> bool {
+    let hook = KERNEL_HOOK.load(Ordering::Relaxed);
+    if hook.is_null() {
+        return false;
+    }
+    // SAFETY: the pointer was made from a `KernelHook`.
+    let hook = unsafe { core::mem::transmute::<*mut (), KernelHook>(hook) };
+    hook(frame)
+}
+
+/// The address that a page fault was about.
+#[inline(always)]
+fn fault_address() -> u64 {
+    let address;
+    // SAFETY: reading CR2 changes nothing.
+    unsafe { asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}
+
+/// An exception in user mode.
+#[inline(always)]
+pub(super) fn from_user(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    match Vector(frame.vector()) {
+        Vector::PAGE_FAULT => page_fault(frame, irq),
+        Vector::INVALID_OPCODE if current().skips_invalid_opcode() => {
+            frame.set_rip(frame.rip().wrapping_add(UD2_BYTES));
+            irq
+        }
+        _ => fatal(frame, irq),
+    }
+}
+
+/// Not inlined: its saved registers would be saved for every vector.
+#[inline(never)]
+fn page_fault(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    let address = fault_address();
+    let process = current();
+    let resolved = resolve(address, frame.error_code(), &irq);
+    if let Err(error) = resolved {
+        return fatal_page_fault(frame, address, error, irq);
+    }
+    PerCpu::current(&irq).count_fault();
+    if process.loses_rcx_r11_in_faults() {
+        frame.declare_rcx_r11_dead();
+        // The kernel arms no instruction breakpoints, and programs can't.
+        frame.declare_no_instruction_breakpoint();
+    }
+    irq
+}
+
+#[inline(always)]
+fn resolve(address: u64, error_code: u64, irq: &IrqOff) -> Result<(), FaultError> {
+    match current().space().lock(irq).as_mut() {
+        Some(space) => space.resolve_fault(address, error_code),
+        None => Err(FaultError::NoMapping),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn fatal_page_fault(frame: &TrapFrame, address: u64, error: FaultError, irq: IrqOff) -> IrqOff {
+    println!("[fault] {}: #PF at {address:#x}: {error:?}\n{frame}", current());
+    process::exit(WaitStatus::killed(Signal::SIGSEGV), irq)
+}
+
+#[cold]
+#[inline(never)]
+fn fatal(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    println!("[fault] {}: {} in user mode\n{frame}", current(), Vector(frame.vector()));
+    process::exit(WaitStatus::killed(Signal::of_exception(frame.vector())), irq)
+}
+
+/// The exit decision refused a frame: something put a value there that no program can have.
+#[cold]
+#[inline(never)]
+pub(super) fn refused(frame: &TrapFrame, refusal: Refusal, irq: IrqOff) -> IrqOff {
+    println!("[fault] {}: exit refused, {refusal:?}: {refusal}\n{frame}", current());
+    process::exit(WaitStatus::killed(Signal::SIGSEGV), irq)
+}
+
+/// An exception in the kernel. Accesses to user memory are expected to fault; nothing else is.
+pub(super) fn from_kernel(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    if let Some(fixup) = user::fixup(frame.rip()) {
+        let is_resolved = Vector(frame.vector()) == Vector::PAGE_FAULT
+            && resolve(fault_address(), frame.error_code(), &irq).is_ok();
+        if !is_resolved {
+            frame.set_rip(fixup);
+        }
+        return irq;
+    }
+    if is_handled_by_hook(frame) {
+        return irq;
+    }
+    unexpected(frame)
+}
+
+/// NMI, #MC and #DF from anywhere, #DB from the kernel.
+pub(super) fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    if Vector(frame.vector()) == Vector::NMI {
+        PerCpu::current(&irq).count_nmi();
+    }
+    if is_handled_by_hook(frame) || Vector(frame.vector()) == Vector::NMI {
+        return irq;
+    }
+    unexpected(frame)
+}
+
+/// Ends the machine: an event that this kernel has no answer to.
+#[cold]
+#[inline(never)]
+pub(super) fn unexpected(frame: &TrapFrame) -> ! {
+    let place = match windows::find(frame.rip()).map(|window| window.flags()) {
+        Some(bits) if bits & flags::IRET != 0 => " at the IRET to user mode",
+        Some(_) => " in a stub, under user GS or user RSP",
+        None if frame.is_user() => " in user mode",
+        None => " in the kernel",
+    };
+    panic!("unexpected {}{place}, CR2 {:#x}\n{frame}", Vector(frame.vector()), fault_address());
+}

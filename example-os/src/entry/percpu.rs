@@ -1,0 +1,253 @@
+//! What belongs to one CPU, reached through GS.
+
+use core::arch::asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
+use entry_core::tss::TaskStateSegment;
+use entry_core::{IrqOff, PerCpuHeader};
+
+use crate::process::Process;
+
+/// The per-CPU structure. GS base points at it while the CPU is in the kernel.
+///
+/// What the CPU has loaded is remembered here, so that a context switch writes only what differs: WRMSR and the load
+/// of CR3 are the expensive part of a switch.
+#[derive(Debug)]
+#[repr(C)]
+pub struct PerCpu {
+    header: PerCpuHeader,
+    process: AtomicPtr<Process>,
+    cr3: AtomicU64,
+    fs_base: AtomicU64,
+    user_gs_base: AtomicU64,
+    syscall_entry: AtomicU64,
+    needs_reschedule: AtomicBool,
+    ticks: AtomicU64,
+    switches: AtomicU64,
+    faults: AtomicU64,
+    nmis: AtomicU64,
+    task_state: TaskStateSegment,
+}
+
+// SAFETY: the one field that is not `Sync` by itself is the TSS. It is written by its own CPU alone, with interrupts off,
+// as `set_kernel_stack` demands; nobody else reads RSP0.
+unsafe impl Sync for PerCpu {}
+
+const _: () = assert!(offset_of!(PerCpu, header) == 0, "GS base is the header's address");
+
+impl PerCpu {
+    pub(super) const fn new() -> Self {
+        Self {
+            header: PerCpuHeader::new(),
+            process: AtomicPtr::new(core::ptr::from_ref(Process::idle()).cast_mut()),
+            cr3: AtomicU64::new(0),
+            fs_base: AtomicU64::new(0),
+            user_gs_base: AtomicU64::new(0),
+            syscall_entry: AtomicU64::new(0),
+            needs_reschedule: AtomicBool::new(false),
+            ticks: AtomicU64::new(0),
+            switches: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            nmis: AtomicU64::new(0),
+            task_state: TaskStateSegment::new(),
+        }
+    }
+
+    /// The structure of this CPU, for as long as the thread stays on it.
+    ///
+    /// Nobody has an [`IrqOff`] proof from an entry stub, and nobody calls this with another one, before
+    /// [`install`](super::install) has set GS base.
+    #[inline(always)]
+    pub fn current(irq: &IrqOff) -> &Self {
+        // SAFETY: GS base is the address of a bound header since `install`.
+        let header = unsafe { PerCpuHeader::current(irq) };
+        // SAFETY: every header that GS base ever points at is the first field of a `PerCpu`.
+        unsafe { &*core::ptr::from_ref(header).cast() }
+    }
+
+    /// The process that runs on this CPU, read in one instruction. It needs no proof: wherever the thread runs, the
+    /// word there names the same process.
+    #[inline(always)]
+    pub(crate) fn current_process() -> &'static Process {
+        let process: *const Process;
+        // SAFETY: GS base is the address of a `PerCpu` since `install`; the word is read, nothing is written. `pure`
+        // would be wrong only if the answer changed for the thread that asks.
+        unsafe {
+            asm!(
+                "mov {}, gs:[{}]",
+                out(reg) process,
+                const offset_of!(Self, process),
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        // SAFETY: the word is set from `&'static Process` alone.
+        unsafe { &*process }
+    }
+
+    /// The header for the stubs.
+    pub(super) const fn header(&self) -> &PerCpuHeader {
+        &self.header
+    }
+
+    /// The task-state segment.
+    pub(super) const fn task_state(&self) -> &TaskStateSegment {
+        &self.task_state
+    }
+
+    /// The task-state segment, before the CPU uses it.
+    pub(super) const fn task_state_mut(&mut self) -> &mut TaskStateSegment {
+        &mut self.task_state
+    }
+
+    /// The process that runs on this CPU.
+    #[inline(always)]
+    pub fn process(&self) -> &'static Process {
+        // SAFETY: the word is set from `&'static Process` alone.
+        unsafe { &*self.process.load(Ordering::Relaxed) }
+    }
+
+    /// Sets [`PerCpu::process`].
+    #[inline(always)]
+    pub(crate) fn set_process(&self, process: &'static Process) {
+        self.process.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Loads CR3 if it holds something else.
+    ///
+    /// # Safety
+    ///
+    /// 1. `self` is the structure of this CPU.
+    /// 2. `cr3` is the address of top-level tables that map the kernel as all others do, and stay alive until the next call.
+    #[inline(always)]
+    pub(crate) unsafe fn load_cr3(&self, cr3: u64) {
+        if self.cr3.load(Ordering::Relaxed) != cr3 {
+            self.cr3.store(cr3, Ordering::Relaxed);
+            // SAFETY: condition 2.
+            unsafe { asm!("mov cr3, {}", in(reg) cr3, options(nostack, preserves_flags)) };
+        }
+    }
+
+    /// Sets the stack that the next entry from user mode runs on, by SYSCALL and by interrupt alike.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`PerCpuHeader::set_kernel_stack`] and [`TaskStateSegment::set_rsp0`].
+    #[inline(always)]
+    pub(crate) unsafe fn set_kernel_stack(&self, top: u64) {
+        // SAFETY: condition 1.
+        unsafe { self.header.set_kernel_stack(top) };
+        // SAFETY: condition 1.
+        unsafe { self.task_state.set_rsp0(top) };
+    }
+
+    /// Writes IA32_FS_BASE if it holds something else. `base` is a user address: [`crate::process::Context`] checks.
+    #[inline(always)]
+    pub(crate) fn load_fs_base(&self, base: u64) {
+        if self.fs_base.load(Ordering::Relaxed) != base {
+            self.fs_base.store(base, Ordering::Relaxed);
+            // SAFETY: 1. this is the kernel. 2. User addresses are canonical. 3. The kernel does not use FS.
+            unsafe { FsBase::from_bits(base).write(&mut Cpu) };
+        }
+    }
+
+    /// Writes IA32_KERNEL_GS_BASE, where the user's GS base is kept, if it holds something else.
+    #[inline(always)]
+    pub(crate) fn load_user_gs_base(&self, base: u64) {
+        if self.user_gs_base.load(Ordering::Relaxed) != base {
+            self.user_gs_base.store(base, Ordering::Relaxed);
+            // SAFETY: 1. this is the kernel. 2. User addresses are canonical. 3. It is the user's until SWAPGS.
+            unsafe { KernelGsBase::from_bits(base).write(&mut Cpu) };
+        }
+    }
+
+    /// Writes IA32_LSTAR if it holds something else. `entry` comes from a [`super::SyscallEntry`].
+    #[inline(always)]
+    pub(crate) fn load_syscall_entry(&self, entry: u64) {
+        if self.syscall_entry.load(Ordering::Relaxed) != entry {
+            self.syscall_entry.store(entry, Ordering::Relaxed);
+            // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
+            unsafe { Lstar::from_bits(entry).write(&mut Cpu) };
+        }
+    }
+
+    /// Notes what IA32_LSTAR holds.
+    pub(super) fn remember_syscall_entry(&self, entry: u64) {
+        self.syscall_entry.store(entry, Ordering::Relaxed);
+    }
+
+    /// Says what the current process owes before it returns to user mode: to let others run, to end by a signal.
+    #[inline(always)]
+    pub(crate) fn set_work(&self, needs_reschedule: bool, has_signal: bool) {
+        self.needs_reschedule.store(needs_reschedule, Ordering::Relaxed);
+        if needs_reschedule | has_signal {
+            self.header.set_work_pending();
+        } else {
+            self.header.clear_work_pending();
+        }
+    }
+
+    /// Asks for another exit through the work loop.
+    #[inline(always)]
+    pub(crate) fn set_work_pending(&self) {
+        self.header.set_work_pending();
+    }
+
+    /// Asks the current process to let others run, from an interrupt handler.
+    #[inline(always)]
+    pub(super) fn request_reschedule(&self) {
+        self.needs_reschedule.store(true, Ordering::Relaxed);
+        self.header.set_work_pending();
+    }
+
+    /// Clears the work flag and returns whether others are to run.
+    pub(super) fn take_work(&self) -> bool {
+        self.header.clear_work_pending();
+        self.needs_reschedule.swap(false, Ordering::Relaxed)
+    }
+
+    /// Timer interrupts since boot.
+    pub fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
+    /// Context switches since boot.
+    pub fn switches(&self) -> u64 {
+        self.switches.load(Ordering::Relaxed)
+    }
+
+    /// Page faults from user mode that were served.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    /// NMIs since boot.
+    pub fn nmis(&self) -> u64 {
+        self.nmis.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_tick(&self) {
+        count(&self.ticks);
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_switch(&self) {
+        count(&self.switches);
+    }
+
+    #[inline(always)]
+    pub(super) fn count_fault(&self) {
+        count(&self.faults);
+    }
+
+    pub(super) fn count_nmi(&self) {
+        count(&self.nmis);
+    }
+}
+
+/// Adds one to a counter of this CPU, which nobody else writes.
+#[inline(always)]
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}

@@ -1,0 +1,186 @@
+//! The control system call: kernels in the kernel, whose cost a program can measure.
+//!
+//! Number [`CONTROL`] lies far above Linux's numbers, so Linux answers ENOSYS. RDI is the operation, RSI its argument.
+//!
+//! | operation | argument | result |
+//! |---|---|---|
+//! | 0 | – | [`QUERY_ANSWER`] |
+//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET | 0 |
+//! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
+//! | 3 | 1: an invalid opcode is skipped, as UD2; 0: it is fatal | 0 |
+//! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
+//! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
+//!
+//! With stubs other than the normal ones every call but this one returns 0 and does nothing. All settings belong to the
+//! process that makes them, and end with it.
+
+use core::arch::asm;
+use core::marker::PhantomData;
+
+use entry_core::{Exit, IrqOff, IrqOn, Kernel, SegmentLayout, TrapFrame, UserEntry};
+use entry_sysret::{IretOnly, Refusal, SysretOrIret};
+
+use crate::entry::{OsKernel, PerCpu, SyscallEntry, UserRules};
+use crate::process::current;
+use crate::syscall::{Answer, Errno};
+
+/// Number of the control call.
+pub const CONTROL: u64 = 0x4558;
+
+/// What operation 0 returns: "ENTR".
+pub const QUERY_ANSWER: u64 = 0x454e_5452;
+
+/// A kernel whose system calls do nothing; all else is as in [`OsKernel`].
+#[derive(Debug)]
+struct NullKernel<E>(PhantomData<E>);
+
+// SAFETY: the CPU set-up is that of `OsKernel`, whose layout and stacks this one shares.
+unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
+    type Exit = E;
+    type Tracking = <OsKernel as Kernel>::Tracking;
+    const LAYOUT: SegmentLayout = OsKernel::LAYOUT;
+
+    #[inline(always)]
+    fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
+        if frame.rax() == CONTROL {
+            return control_in_null_kernel(frame, entry.into_irq_off());
+        }
+        frame.set_return_value(0);
+        entry.into_irq_off()
+    }
+
+    fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
+        OsKernel::user_exception(frame, entry)
+    }
+
+    fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
+        OsKernel::user_interrupt(frame, entry)
+    }
+
+    fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        OsKernel::kernel_exception(frame, irq)
+    }
+
+    fn kernel_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        OsKernel::kernel_interrupt(frame, irq)
+    }
+
+    fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        OsKernel::paranoid(frame, irq)
+    }
+
+    fn work(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        OsKernel::work(frame, irq)
+    }
+
+    fn refused(frame: &mut TrapFrame, refusal: Refusal, irq: IrqOff) -> IrqOff {
+        OsKernel::refused(frame, refusal, irq)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn control_in_null_kernel(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    let (answer, irq) = control(frame, irq.enable());
+    frame.set_return_value(answer.bits());
+    irq.disable()
+}
+
+/// Serves the control call.
+pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
+    let irq = irq.disable();
+    let answer = perform(frame.rdi(), frame.rsi(), &irq);
+    (answer.into(), irq.enable())
+}
+
+fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
+    let process = current();
+    match operation {
+        0 => return Ok(QUERY_ANSWER),
+        1 => process.context().set_syscall_entry(stub_set(argument)?, irq),
+        2 => process.set_loses_rcx_r11_in_faults(switch(argument)?),
+        3 => process.set_skips_invalid_opcode(switch(argument)?),
+        4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
+        6 => return read_counter(argument, irq),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+const fn switch(argument: u64) -> Result<bool, Errno> {
+    match argument {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
+    match number {
+        0 => Ok(SyscallEntry::normal()),
+        1 => Ok(SyscallEntry::of::<NullKernel<SysretOrIret<UserRules>>>()),
+        2 => Ok(SyscallEntry::of::<NullKernel<IretOnly<UserRules>>>()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn read_counter(number: u64, irq: &IrqOff) -> Result<u64, Errno> {
+    let cpu = PerCpu::current(irq);
+    match number {
+        0 => Ok(cpu.faults()),
+        1 => Ok(cpu.switches()),
+        2 => Ok(cpu.ticks()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The loop by which the cost of IF was once estimated: a stretch of work, with or without the flag instructions of a
+/// system call around it. Returns the ticks that `rounds` of it took.
+///
+/// Interrupts are off at the beginning and at the end, and PUSHFQ saves IF = 0, so POPFQ leaves them off; the window
+/// between STI and CLI is real.
+fn simulate_interrupt_flag(is_toggled: bool, rounds: u64, _irq: &IrqOff) -> u64 {
+    let rounds = rounds.max(1);
+    let start = time_stamp();
+    if is_toggled {
+        // SAFETY: IF is 0 again after each POPFQ; an interrupt in between finds the kernel's own stack and GS. Memory is
+        // not declared untouched, since its handler changes it.
+        unsafe {
+            asm!(
+                "2:",
+                "pushfq",
+                "cli",
+                "sti",
+                ".rept 8",
+                "nop",
+                ".endr",
+                "cli",
+                "popfq",
+                "dec {rounds}",
+                "jnz 2b",
+                rounds = inout(reg) rounds => _,
+            );
+        }
+    } else {
+        // SAFETY: the loop changes one register.
+        unsafe {
+            asm!(
+                "2:",
+                ".rept 8",
+                "nop",
+                ".endr",
+                "dec {rounds}",
+                "jnz 2b",
+                rounds = inout(reg) rounds => _,
+                options(nomem, nostack),
+            );
+        }
+    }
+    time_stamp() - start
+}
+
+/// RDTSC.
+fn time_stamp() -> u64 {
+    // SAFETY: the kernel may read the counter; every x86-64 CPU has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

@@ -1,0 +1,197 @@
+//! System calls: numbers, arguments, results and errors of Linux on x86-64.
+//!
+//! The number is in RAX, the arguments in RDI, RSI, RDX, R10, R8, R9, the result comes back in RAX; -4095 to -1 are
+//! errors. A call that is not here answers [`Errno::ENOSYS`].
+//!
+//! A handler runs with interrupts on and may turn them off for a while, or wait; it gives the [`IrqOn`] state back
+//! together with its answer.
+
+mod file;
+mod memory;
+mod process;
+
+use core::arch::asm;
+use core::fmt;
+
+use entry_core::{IrqOn, TrapFrame};
+
+use crate::experiment;
+
+/// A Linux error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(u16);
+
+macro_rules! errors {
+    ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
+        impl Errno {
+            $($(#[$doc])* pub const $name: Self = Self($number);)*
+
+            const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+errors! {
+    /// Operation not permitted.
+    EPERM = 1;
+    /// No such process.
+    ESRCH = 3;
+    /// Interrupted by a signal.
+    EINTR = 4;
+    /// Bad descriptor.
+    EBADF = 9;
+    /// No such child.
+    ECHILD = 10;
+    /// Try again: too many processes.
+    EAGAIN = 11;
+    /// Out of memory.
+    ENOMEM = 12;
+    /// Permission denied.
+    EACCES = 13;
+    /// Bad user address.
+    EFAULT = 14;
+    /// Already exists.
+    EEXIST = 17;
+    /// No such device: the file cannot be mapped.
+    ENODEV = 19;
+    /// Invalid argument.
+    EINVAL = 22;
+    /// Too many pipes in the system.
+    ENFILE = 23;
+    /// Too many descriptors in the process.
+    EMFILE = 24;
+    /// Nobody reads the pipe.
+    EPIPE = 32;
+    /// No such system call.
+    ENOSYS = 38;
+}
+
+impl Errno {
+    /// Takes the positive number of another module's error.
+    #[must_use]
+    pub fn from_number(number: i32) -> Self {
+        u16::try_from(number).map_or(Self::EINVAL, Self)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "error {}", self.0),
+        }
+    }
+}
+
+/// What a system call leaves in RAX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer(u64);
+
+impl Answer {
+    /// Success without a value.
+    pub const ZERO: Self = Self(0);
+
+    /// A value.
+    #[inline(always)]
+    #[must_use]
+    pub const fn value(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// An error: its number, negated.
+    #[inline(always)]
+    #[must_use]
+    pub const fn error(errno: Errno) -> Self {
+        Self((errno.0 as u64).wrapping_neg())
+    }
+
+    /// The word for RAX.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<Result<u64, Errno>> for Answer {
+    #[inline(always)]
+    fn from(result: Result<u64, Errno>) -> Self {
+        result.map_or_else(Self::error, Self::value)
+    }
+}
+
+impl From<Result<(), Errno>> for Answer {
+    #[inline(always)]
+    fn from(result: Result<(), Errno>) -> Self {
+        result.map_or_else(Self::error, |()| Self::ZERO)
+    }
+}
+
+/// What a handler returns: the answer, and the state of interrupts.
+type Outcome = (Answer, IrqOn);
+
+/// A handler. The frame holds the arguments.
+type Handler = fn(&TrapFrame, IrqOn) -> Outcome;
+
+/// Entries of the table: above all numbers that are offered, and a power of two.
+const TABLE_ENTRIES: usize = 256;
+
+static TABLE: [Handler; TABLE_ENTRIES] = {
+    let mut table = [unknown as Handler; TABLE_ENTRIES];
+    table[0] = file::read;
+    table[1] = file::write;
+    table[3] = file::close;
+    table[9] = memory::mmap;
+    table[11] = memory::munmap;
+    table[22] = file::pipe;
+    table[24] = process::sched_yield;
+    table[39] = process::getpid;
+    table[57] = process::fork;
+    table[60] = process::exit;
+    table[61] = process::wait4;
+    table[62] = process::kill;
+    table[110] = process::getppid;
+    table[158] = process::arch_prctl;
+    table[231] = process::exit;
+    table
+};
+
+/// Looks the number up and calls its handler.
+///
+/// The number is the lower half of RAX, as on Linux, cut off once: what is compared is what is used as index.
+#[inline(always)]
+pub fn dispatch(frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    let number = frame.rax() & 0xffff_ffff;
+    if number >= TABLE_ENTRIES as u64 {
+        return beyond_table(frame, number, irq);
+    }
+    let index = clamp_under_speculation(number);
+    // The remainder costs nothing: the compiler sees that `index` could be anything, and masks it.
+    TABLE[index as usize % TABLE_ENTRIES](frame, irq)
+}
+
+/// Hides from the compiler that `number` is in range already, so that the mask which follows stays in the code: a CPU
+/// that speculates past the comparison must not index with a number of the user's choice (CVE-2017-5753).
+#[inline(always)]
+fn clamp_under_speculation(number: u64) -> u64 {
+    let hidden;
+    // SAFETY: the template is empty.
+    unsafe { asm!("", inout("rax") number => hidden, options(pure, nomem, nostack, preserves_flags)) };
+    hidden
+}
+
+#[cold]
+#[inline(never)]
+fn beyond_table(frame: &TrapFrame, number: u64, irq: IrqOn) -> Outcome {
+    if number == experiment::CONTROL { experiment::control(frame, irq) } else { unknown(frame, irq) }
+}
+
+/// Every number that is not offered.
+fn unknown(_frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    (Answer::error(Errno::ENOSYS), irq)
+}

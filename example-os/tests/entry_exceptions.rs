@@ -1,0 +1,171 @@
+//! Exceptions taken in the kernel: what arrives, on which stack, and that the interrupted code goes on.
+//!
+//! Runs on TCG with any CPU model. It cannot show events in the stubs' windows: the exact sweeps do that.
+#![no_std]
+#![no_main]
+#![feature(custom_test_frameworks)]
+#![test_runner(example_os::harness::run)]
+#![reexport_test_harness_main = "test_main"]
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use entry_core::{EntryKind, IrqOff, TrapFrame};
+use example_os::entry::{self, PerCpu};
+use example_os::harness::Suite;
+
+/// A CPU that is set up, with interrupts off.
+struct Machine {
+    irq: IrqOff,
+}
+
+impl Suite for Machine {
+    fn set_up() -> Self {
+        Self { irq: entry::install() }
+    }
+}
+
+/// What the hook saw last: vector, kind, address of the frame, error code.
+static VECTOR: AtomicU64 = AtomicU64::new(NONE);
+static KIND: AtomicU64 = AtomicU64::new(0);
+static FRAME: AtomicU64 = AtomicU64::new(0);
+static CODE: AtomicU64 = AtomicU64::new(0);
+/// How many bytes the hook skips.
+static SKIP: AtomicU64 = AtomicU64::new(0);
+
+/// No vector.
+const NONE: u64 = 256;
+
+fn note(frame: &mut TrapFrame) -> bool {
+    VECTOR.store(frame.vector().into(), Ordering::Relaxed);
+    KIND.store(frame.entry_kind().map_or(0, |kind| kind as u64), Ordering::Relaxed);
+    FRAME.store(core::ptr::from_ref(frame).addr() as u64, Ordering::Relaxed);
+    CODE.store(frame.error_code(), Ordering::Relaxed);
+    let skip = SKIP.load(Ordering::Relaxed);
+    if skip != 0 {
+        frame.set_rip(frame.rip() + skip);
+    }
+    let resume = RESUME.swap(0, Ordering::Relaxed);
+    if resume != 0 {
+        frame.set_rip(resume);
+    }
+    true
+}
+
+/// Lets the hook see the next exception and skip so many bytes.
+fn expect(skip: u64) {
+    VECTOR.store(NONE, Ordering::Relaxed);
+    SKIP.store(skip, Ordering::Relaxed);
+    entry::set_kernel_hook(Some(note));
+}
+
+/// The distance of the last frame from this function's stack.
+fn distance() -> u64 {
+    let here = 0_u64;
+    FRAME.load(Ordering::Relaxed).abs_diff(core::ptr::from_ref(&here).addr() as u64)
+}
+
+/// Frames on the running stack are this close.
+const NEAR: u64 = 4096;
+
+example_os::tests! { Machine;
+    fn invalid_opcode_arrives_on_the_running_stack(_machine) {
+        expect(2);
+        // SAFETY: the hook skips the two bytes.
+        unsafe { asm!("ud2", options(nostack)) };
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 6);
+        assert_eq!(KIND.load(Ordering::Relaxed), EntryKind::Exception as u64);
+        assert_eq!(CODE.load(Ordering::Relaxed), 0);
+        assert!(distance() < NEAR);
+    }
+
+    fn breakpoint_has_no_stack_of_its_own(_machine) {
+        expect(0);
+        // SAFETY: the hook ignores it.
+        unsafe { asm!("int3") };
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 3);
+        assert!(distance() < NEAR);
+    }
+
+    fn general_protection_has_its_error_code(_machine) {
+        // MOV DS with a selector beyond the table: two bytes, error code is the selector.
+        expect(2);
+        // SAFETY: the load faults, DS keeps its value, the hook skips the instruction.
+        unsafe { asm!("mov ds, {0:e}", in(reg) 0x1000_u32, options(nostack)) };
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 13);
+        assert_eq!(CODE.load(Ordering::Relaxed), 0x1000);
+    }
+
+    fn page_fault_of_the_kernel_reaches_the_hook(_machine) {
+        // MOV AL, [RCX] is two bytes; the page is the guard of the user half's end.
+        expect(2);
+        // SAFETY: the access faults and is skipped.
+        unsafe { asm!("mov al, [rcx]", in("rcx") 0x7fff_ffff_f000_u64, out("al") _, options(nostack)) };
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 14);
+        assert_eq!(CODE.load(Ordering::Relaxed), 0);
+    }
+
+    fn debug_exception_has_a_stack_of_its_own(_machine) {
+        expect(0);
+        // SAFETY: the trap comes after the NOP that follows POPF; the hook leaves TF set in the frame, the second POPF
+        // clears it.
+        unsafe {
+            asm!(
+                "pushfq",
+                "pushfq",
+                "or dword ptr [rsp], 0x100",
+                "popfq",
+                "nop",
+                "popfq",
+            );
+        }
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 1);
+        assert_eq!(KIND.load(Ordering::Relaxed), EntryKind::Paranoid as u64);
+        assert!(distance() > NEAR);
+    }
+
+    fn nmi_has_a_stack_of_its_own_and_returns(machine) {
+        expect(0);
+        let before = PerCpu::current(&machine.irq).nmis();
+        for _ in 0..3 {
+            VECTOR.store(NONE, Ordering::Relaxed);
+            example_os::device::apic::send_nmi_to_self();
+            while VECTOR.load(Ordering::Relaxed) == NONE {
+                core::hint::spin_loop();
+            }
+            assert_eq!(VECTOR.load(Ordering::Relaxed), 2);
+            assert!(distance() > NEAR);
+        }
+        assert_eq!(PerCpu::current(&machine.irq).nmis(), before + 3);
+    }
+
+    fn double_fault_has_a_stack_of_its_own(_machine) {
+        // With RSP at an unmapped page, the frame of the first exception can't be pushed.
+        expect(0);
+        let resumed: u64;
+        // SAFETY: the hook for #DF continues at `2:`, where RSP is put back; RBX is kept by the stub.
+        unsafe {
+            asm!(
+                "mov r12, rsp",
+                "lea rax, [rip + 2f]",
+                "mov [{resume}], rax",
+                "mov rsp, {guard}",
+                "ud2",
+                "2:",
+                "mov rsp, r12",
+                "mov {resumed}, 1",
+                resume = in(reg) RESUME.as_ptr(),
+                guard = in(reg) 0x7fff_ffff_f000_u64,
+                resumed = lateout(reg) resumed,
+                out("rax") _,
+                out("r12") _,
+            );
+        }
+        assert_eq!(resumed, 1);
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 8);
+        assert!(distance() > NEAR);
+    }
+}
+
+/// Where the #DF test goes on.
+static RESUME: AtomicU64 = AtomicU64::new(0);
