@@ -126,3 +126,18 @@ impl fmt::Display for BufferTooSmall {
 }
 
 impl core::error::Error for BufferTooSmall {}
+
+/// The sixth argument of a 32-bit system call can't be read: the caller gets EFAULT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadStackArgument {
+    /// The stack pointer that the caller handed over.
+    pub stack: u32,
+}
+
+impl fmt::Display for BadStackArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no argument can be read from the user stack at {:#x}", self.stack)
+    }
+}
+
+impl core::error::Error for BadStackArgument {}

@@ -9,6 +9,8 @@
     clippy::unwrap_used
 )]
 
+pub mod arrival;
 pub mod encode;
 pub mod error;
+pub mod stub;
 pub mod trampoline;

@@ -15,7 +15,7 @@
 //!
 //! The invariant: a trampoline value jumps to an entry that expects the GS base which the trampoline leaves. A load
 //! relative to the *user's* GS base would be a stack of the user's choice, so the GS-relative form swaps first, and
-//! its type [`Form::Gs`] says so to the stub, which must not swap again.
+//! its type [`Form::Arrival`] says so to the stub, which must not swap again.
 //!
 //! The MSR's constant must be a valid stack all the same: an NMI or a single-step trap can arrive at the trampoline's
 //! first instruction ([`stack`](crate::stack)). [`Trampoline64::window`] is the range in which a #DB handler finds RIP
@@ -23,7 +23,8 @@
 //!
 //! ```
 //! use entry_core::address::Width;
-//! use entry_sysenter::trampoline::{EntryAddress, RipRelative, Trampoline64};
+//! use entry_sysenter::arrival::EntryAddress;
+//! use entry_sysenter::trampoline::{RipRelative, Trampoline64};
 //! # // SAFETY: the bytes are looked at, and never run.
 //! # let entry = unsafe { EntryAddress::new(0xffff_ffff_8010_0000) };
 //! // The field is TSS.RSP0, the entry a stub of this crate.
@@ -33,11 +34,11 @@
 //! ```
 
 use core::fmt;
-use core::marker::PhantomData;
 use core::ops::Range;
 
 use entry_core::address::Width;
 
+use crate::arrival::{Arrival, EntryAddress, Ready, ReadySwapped};
 use crate::encode;
 use crate::error::{BufferTooSmall, Operand, TrampolineError};
 
@@ -133,87 +134,10 @@ impl Trampoline32 {
     }
 }
 
-/// Whose GS base is in force when a SYSENTER stub's first instruction runs: [`UserGs`] or [`KernelGs`].
-pub trait Gs: sealed::Sealed + 'static {
-    /// Whether the stub has to execute SWAPGS.
-    const STUB_SWAPS: bool;
-}
-
-/// GS base is still the user's: the stub executes SWAPGS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserGs;
-
-/// A trampoline has executed SWAPGS: the stub must not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelGs;
-
-impl Gs for UserGs {
-    const STUB_SWAPS: bool = true;
-}
-
-impl Gs for KernelGs {
-    const STUB_SWAPS: bool = false;
-}
-
-/// The address of code that is entered after SYSENTER in 64-bit mode with the GS base that `G` names.
-///
-/// The stubs of this crate give theirs ([`stub`](crate::stub)).
-pub struct EntryAddress<G: Gs> {
-    address: u64,
-    gs: PhantomData<G>,
-}
-
-impl<G: Gs> EntryAddress<G> {
-    /// States what is at an address.
-    ///
-    /// # Safety
-    ///
-    /// 1. The address is that of kernel code which may be entered at CPL 0 with every register and flag but RIP, RSP,
-    ///    CS, SS, IF, VM and RF as user code left it.
-    /// 2. That code executes SWAPGS if `G` is [`UserGs`], and doesn't if `G` is [`KernelGs`].
-    #[must_use]
-    pub const unsafe fn new(address: u64) -> Self {
-        Self {
-            address,
-            gs: PhantomData,
-        }
-    }
-
-    /// The address.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.address
-    }
-}
-
-// By hand, since a derive would ask for the same of `G`.
-impl<G: Gs> Clone for EntryAddress<G> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<G: Gs> Copy for EntryAddress<G> {}
-
-impl<G: Gs> PartialEq for EntryAddress<G> {
-    fn eq(&self, other: &Self) -> bool {
-        self.address == other.address
-    }
-}
-
-impl<G: Gs> Eq for EntryAddress<G> {}
-
-impl<G: Gs> fmt::Debug for EntryAddress<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gs = if G::STUB_SWAPS { "user" } else { "kernel" };
-        write!(f, "EntryAddress({:#x}, {gs} GS)", self.address)
-    }
-}
-
 /// How a 64-bit trampoline addresses the field.
 pub trait Form: sealed::Sealed + 'static {
-    /// The GS base that the trampoline leaves to the stub.
-    type Gs: Gs;
+    /// What the stub finds behind the trampoline.
+    type Arrival: Arrival;
     /// The code, an array of bytes.
     type Bytes: Copy + AsRef<[u8]> + fmt::Debug + Eq;
 }
@@ -231,17 +155,17 @@ pub struct Absolute;
 pub struct SwapgsRelative;
 
 impl Form for RipRelative {
-    type Gs = UserGs;
+    type Arrival = Ready;
     type Bytes = [u8; encode::MOV_RSP_RIP + encode::JMP_REL32];
 }
 
 impl Form for Absolute {
-    type Gs = UserGs;
+    type Arrival = Ready;
     type Bytes = [u8; encode::MOV_RSP_ABS + encode::JMP_REL32];
 }
 
 impl Form for SwapgsRelative {
-    type Gs = KernelGs;
+    type Arrival = ReadySwapped;
     type Bytes = [u8; encode::SWAPGS.len() + encode::MOV_RSP_GS + encode::JMP_REL32];
 }
 
@@ -251,8 +175,6 @@ mod sealed {
         reason = "the traits of this module are sealed: a stub obeys exactly these types"
     )]
     pub trait Sealed {}
-    impl Sealed for super::UserGs {}
-    impl Sealed for super::KernelGs {}
     impl Sealed for super::RipRelative {}
     impl Sealed for super::Absolute {}
     impl Sealed for super::SwapgsRelative {}
@@ -264,8 +186,9 @@ mod sealed {
 ///
 /// ```compile_fail,E0308
 /// # use entry_core::address::Width;
-/// # use entry_sysenter::trampoline::{EntryAddress, KernelGs, RipRelative, SwapgsRelative, Trampoline64, UserGs};
-/// fn join(entry: EntryAddress<UserGs>) {
+/// # use entry_sysenter::arrival::{EntryAddress, Ready, ReadySwapped};
+/// # use entry_sysenter::trampoline::{SwapgsRelative, Trampoline64};
+/// fn join(entry: EntryAddress<Ready>) {
 ///     // The stub would swap a second time.
 ///     let _ = Trampoline64::<SwapgsRelative>::new(0xffff_ffff_8030_0000, 8, entry, Width::Bits48);
 /// }
@@ -273,8 +196,9 @@ mod sealed {
 ///
 /// ```
 /// # use entry_core::address::Width;
-/// # use entry_sysenter::trampoline::{EntryAddress, KernelGs, RipRelative, SwapgsRelative, Trampoline64, UserGs};
-/// fn join(entry: EntryAddress<KernelGs>) {
+/// # use entry_sysenter::arrival::{EntryAddress, Ready, ReadySwapped};
+/// # use entry_sysenter::trampoline::{SwapgsRelative, Trampoline64};
+/// fn join(entry: EntryAddress<ReadySwapped>) {
 ///     let _ = Trampoline64::<SwapgsRelative>::new(0xffff_ffff_8030_0000, 8, entry, Width::Bits48);
 /// }
 /// ```
@@ -301,12 +225,12 @@ impl Trampoline64<RipRelative> {
     /// [`TrampolineError::NonCanonical`] for any of the three, last bytes included; [`TrampolineError::Overlap`] if the
     /// field or the entry lies in the trampoline; [`TrampolineError::OutOfReach`] if either is further away than a
     /// signed 32-bit displacement.
-    pub const fn new(at: u64, field: u64, entry: EntryAddress<UserGs>, width: Width) -> Result<Self, TrampolineError> {
+    pub const fn new(at: u64, field: u64, entry: EntryAddress<Ready>, width: Width) -> Result<Self, TrampolineError> {
         let code = Span {
             start: at,
             bytes: Self::SIZE as u64,
         };
-        if let Err(error) = code.check(Some(field), entry.address, width) {
+        if let Err(error) = code.check(Some(field), entry.get(), width) {
             return Err(error);
         }
         let load = match encode::mov_rsp_rip(at, field) {
@@ -318,7 +242,7 @@ impl Trampoline64<RipRelative> {
                 });
             }
         };
-        let jump = match jump(at + encode::MOV_RSP_RIP as u64, entry.address) {
+        let jump = match jump(at + encode::MOV_RSP_RIP as u64, entry.get()) {
             Ok(jump) => jump,
             Err(error) => return Err(error),
         };
@@ -341,12 +265,12 @@ impl Trampoline64<Absolute> {
     ///
     /// As [`Trampoline64::<RipRelative>::new`]; here the field is out of reach unless it lies in the lowest or highest
     /// 2 GiB of the address space.
-    pub const fn new(at: u64, field: u64, entry: EntryAddress<UserGs>, width: Width) -> Result<Self, TrampolineError> {
+    pub const fn new(at: u64, field: u64, entry: EntryAddress<Ready>, width: Width) -> Result<Self, TrampolineError> {
         let code = Span {
             start: at,
             bytes: Self::SIZE as u64,
         };
-        if let Err(error) = code.check(Some(field), entry.address, width) {
+        if let Err(error) = code.check(Some(field), entry.get(), width) {
             return Err(error);
         }
         let load = match encode::mov_rsp_abs(field) {
@@ -358,7 +282,7 @@ impl Trampoline64<Absolute> {
                 });
             }
         };
-        let jump = match jump(at + encode::MOV_RSP_ABS as u64, entry.address) {
+        let jump = match jump(at + encode::MOV_RSP_ABS as u64, entry.get()) {
             Ok(jump) => jump,
             Err(error) => return Err(error),
         };
@@ -388,17 +312,17 @@ impl Trampoline64<SwapgsRelative> {
     pub const fn new(
         at: u64,
         offset: i32,
-        entry: EntryAddress<KernelGs>,
+        entry: EntryAddress<ReadySwapped>,
         width: Width,
     ) -> Result<Self, TrampolineError> {
         let code = Span {
             start: at,
             bytes: Self::SIZE as u64,
         };
-        if let Err(error) = code.check(None, entry.address, width) {
+        if let Err(error) = code.check(None, entry.get(), width) {
             return Err(error);
         }
-        let jump = match jump(at + (encode::SWAPGS.len() + encode::MOV_RSP_GS) as u64, entry.address) {
+        let jump = match jump(at + (encode::SWAPGS.len() + encode::MOV_RSP_GS) as u64, entry.get()) {
             Ok(jump) => jump,
             Err(error) => return Err(error),
         };

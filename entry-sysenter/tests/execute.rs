@@ -8,7 +8,8 @@ use core::arch::{asm, naked_asm};
 use core::ptr::null_mut;
 
 use entry_core::address::Width;
-use entry_sysenter::trampoline::{Absolute, EntryAddress, Gs, RipRelative, SwapgsRelative, Trampoline32, Trampoline64};
+use entry_sysenter::arrival::{Arrival, EntryAddress};
+use entry_sysenter::trampoline::{Absolute, RipRelative, SwapgsRelative, Trampoline32, Trampoline64};
 
 /// Three pages below 2 GiB, readable, writable and executable: code, field, and a stack.
 struct Pages(*mut u8);
@@ -56,7 +57,7 @@ impl Drop for Pages {
 /// `mov rax, rsp` · `mov rsp, r12` · `jmp r13`: reports the stack pointer that it was entered with.
 const REPORT_RSP: [u8; 9] = [0x48, 0x89, 0xe0, 0x4c, 0x89, 0xe4, 0x41, 0xff, 0xe5];
 
-fn entry<G: Gs>(pages: &Pages) -> EntryAddress<G> {
+fn entry<A: Arrival>(pages: &Pages) -> EntryAddress<A> {
     // SAFETY: at this address is `REPORT_RSP` while the test runs; nobody installs it anywhere.
     unsafe { EntryAddress::new(pages.address(ENTRY)) }
 }

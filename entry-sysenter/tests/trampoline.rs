@@ -1,11 +1,10 @@
 //! The generated trampolines, read by an independent disassembler.
 
 use entry_core::address::Width;
+use entry_sysenter::arrival::{Arrival, AtOffset, EntryAddress, Load, OnEntryStack, Ready, ReadySwapped};
 use entry_sysenter::encode;
 use entry_sysenter::error::{BufferTooSmall, Operand, OutOfReach, TrampolineError};
-use entry_sysenter::trampoline::{
-    Absolute, EntryAddress, Gs, KernelGs, RipRelative, SwapgsRelative, Trampoline32, Trampoline64, UserGs,
-};
+use entry_sysenter::trampoline::{Absolute, RipRelative, SwapgsRelative, Trampoline32, Trampoline64};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
 use proptest::prelude::*;
 
@@ -17,7 +16,7 @@ fn decode(bits: u32, at: u64, code: &[u8]) -> Vec<Instruction> {
     decoded
 }
 
-fn entry<G: Gs>(address: u64) -> EntryAddress<G> {
+fn entry<A: Arrival>(address: u64) -> EntryAddress<A> {
     // SAFETY: the tests of this file look at the code and never run it.
     unsafe { EntryAddress::new(address) }
 }
@@ -93,8 +92,14 @@ fn swaps_before_it_loads() {
 }
 
 #[test]
-fn type_tells_the_stub_who_swaps() {
-    assert_eq!([UserGs::STUB_SWAPS, KernelGs::STUB_SWAPS], [true, false]);
+fn type_tells_the_stub_who_swaps_and_who_loads() {
+    fn of<A: Arrival>() -> (bool, Load) {
+        (A::STUB_SWAPS, A::LOAD)
+    }
+    assert_eq!(of::<Ready>(), (true, Load::Nothing));
+    assert_eq!(of::<ReadySwapped>(), (false, Load::Nothing));
+    assert_eq!(of::<AtOffset<4>>(), (true, Load::FromStack(4)));
+    assert_eq!(of::<OnEntryStack>(), (true, Load::FromHeader));
 }
 
 /// Every distance within a page of the limits of a signed 32-bit displacement, on both sides.
