@@ -1,0 +1,158 @@
+//! The 32-bit entry, the two loaders' headers, and the boot tables.
+//!
+//! Both loaders leave the CPU in 32-bit protected mode with paging off and a physical address in EBX. The tables are
+//! data of the image: one directory of 2 MiB pages shows the first GiB at 0 (for the instruction that turns paging on),
+//! at the direct map and at the kernel's base. Both loaders zero the part of a segment that the file does not hold, so
+//! nothing is cleared here.
+//!
+//! # Source
+//!
+//! Intel SDM vol. 3A, *Initializing IA-32e Mode*; Xen *x86/HVM direct boot ABI (PVH)*; *Multiboot2 Specification*,
+//! *OS image format* and *I386 machine state*.
+
+use core::arch::{global_asm, naked_asm};
+
+const STACK_BYTES: usize = 32 << 10;
+
+#[repr(C, align(4096))]
+struct Stack([u8; STACK_BYTES]);
+
+/// The stack of boot, and of the image's main function.
+static mut STACK: Stack = Stack([0; STACK_BYTES]);
+
+const CR0_PAGING: u32 = 1 << 31;
+const CR0_WRITE_PROTECT: u32 = 1 << 16;
+const CR4_PAE: u32 = 1 << 5;
+const IA32_EFER: u32 = 0xc000_0080;
+const EFER_LONG_MODE: u32 = 1 << 8;
+
+/// Index 1 of the boot GDT: 64-bit code. Index 2: data.
+pub(super) const CODE: u16 = 1 << 3;
+pub(super) const DATA: u16 = 2 << 3;
+
+global_asm!(
+    // The multiboot2 header: magic, architecture i386, length, checksum, and the tag that ends the list.
+    ".pushsection .boot.multiboot2, \"a\", @progbits",
+    ".balign 8",
+    "2:",
+    ".long 0xe85250d6, 0, 3f - 2b",
+    ".long 0x100000000 - (0xe85250d6 + (3f - 2b))",
+    ".short 0, 0",
+    ".long 8",
+    "3:",
+    ".popsection",
+    // The PVH note: name "Xen", type 18 (XEN_ELFNOTE_PHYS32_ENTRY), the entry's physical address.
+    ".pushsection .note.pvh, \"a\", @note",
+    ".balign 4",
+    ".long 4, 8, 18",
+    ".asciz \"Xen\"",
+    ".quad {pvh_entry}",
+    ".popsection",
+    // The boot tables, and the GDT with its pointer.
+    ".pushsection .boot.data, \"aw\", @progbits",
+    ".balign 4096",
+    "boot_root:",
+    ".quad boot_low + 3",
+    ".zero 272 * 8",
+    ".quad boot_low + 3",
+    ".zero 237 * 8",
+    ".quad boot_top + 3",
+    "boot_low:",
+    ".quad boot_directory + 3",
+    ".zero 511 * 8",
+    "boot_top:",
+    ".zero 510 * 8",
+    ".quad boot_directory + 3",
+    ".zero 8",
+    "boot_directory:",
+    ".set page, 0x83",
+    ".rept 512",
+    ".quad page",
+    ".set page, page + 0x200000",
+    ".endr",
+    "boot_gdt:",
+    ".quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff",
+    "boot_gdt_pointer:",
+    ".short 23",
+    ".long boot_gdt",
+    ".popsection",
+    pvh_entry = sym pvh_entry,
+);
+
+/// Reached by: QEMU's `-kernel`. EBX: physical address of `hvm_start_info`.
+#[unsafe(naked)]
+#[unsafe(link_section = ".boot.text")]
+unsafe extern "C" fn pvh_entry() -> ! {
+    naked_asm!(
+        ".code32",
+        "mov esi, 1",
+        "jmp {enter}",
+        ".code64",
+        enter = sym enter_long_mode,
+    )
+}
+
+/// Reached by: GRUB. EBX: physical address of the multiboot2 information. The entry point of the ELF file.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".boot.text")]
+unsafe extern "C" fn multiboot2_entry() -> ! {
+    naked_asm!(
+        ".code32",
+        "xor esi, esi",
+        "jmp {enter}",
+        ".code64",
+        enter = sym enter_long_mode,
+    )
+}
+
+/// Turns long mode on and goes to the high half. ESI: 1 for PVH, else 0. EBX: the loader's information.
+#[unsafe(naked)]
+#[unsafe(link_section = ".boot.text")]
+unsafe extern "C" fn enter_long_mode() -> ! {
+    naked_asm!(
+        ".code32",
+        "cli",
+        "cld",
+        "mov edi, ebx",
+        "mov eax, cr4",
+        "or eax, {pae}",
+        "mov cr4, eax",
+        "mov eax, offset boot_root",
+        "mov cr3, eax",
+        "mov ecx, {efer}",
+        "rdmsr",
+        "or eax, {long_mode}",
+        "wrmsr",
+        "mov eax, cr0",
+        "or eax, {paging}",
+        "mov cr0, eax",
+        // Compatibility mode until CS names a 64-bit segment.
+        "lgdt [boot_gdt_pointer]",
+        ".byte 0xea",
+        ".long 2f",
+        ".short {code}",
+        ".code64",
+        "2:",
+        "mov eax, {data}",
+        "mov ss, eax",
+        "xor eax, eax",
+        "mov ds, eax",
+        "mov es, eax",
+        "mov fs, eax",
+        "mov gs, eax",
+        "movabs rsp, offset {stack} + {stack_bytes}",
+        "movabs rax, offset {start}",
+        "call rax",
+        "int3",
+        pae = const CR4_PAE,
+        efer = const IA32_EFER,
+        long_mode = const EFER_LONG_MODE,
+        paging = const CR0_PAGING | CR0_WRITE_PROTECT,
+        code = const CODE,
+        data = const DATA,
+        stack = sym STACK,
+        stack_bytes = const STACK_BYTES,
+        start = sym super::start,
+    )
+}

@@ -1,0 +1,136 @@
+//! The local APIC in xAPIC mode: timer and end of interrupt.
+//!
+//! Registers are memory-mapped, 32 bits wide, 16 bytes apart. The page has a fixed virtual address in the top 2 GiB, so
+//! that [`eoi`] is one store. The timer counts down at the bus clock, undivided; on QEMU that is 1 GHz of virtual time.
+//!
+//! # Source
+//!
+//! Intel SDM vol. 3A, *Advanced Programmable Interrupt Controller (APIC)*.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+use volatile::VolatilePtr;
+
+use crate::memory::layout::APIC_WINDOW;
+
+const TASK_PRIORITY: usize = 0x80;
+const END_OF_INTERRUPT: usize = 0xb0;
+const SPURIOUS: usize = 0xf0;
+const LVT_TIMER: usize = 0x320;
+const LVT_LINT0: usize = 0x350;
+const LVT_LINT1: usize = 0x360;
+const LVT_ERROR: usize = 0x370;
+const INITIAL_COUNT: usize = 0x380;
+const CURRENT_COUNT: usize = 0x390;
+const DIVIDE_CONFIGURATION: usize = 0x3e0;
+
+const SOFTWARE_ENABLE: u32 = 1 << 8;
+const MASKED: u32 = 1 << 16;
+const PERIODIC: u32 = 1 << 17;
+const DELIVERY_NMI: u32 = 4 << 8;
+const DIVIDE_BY_1: u32 = 0b1011;
+
+const IA32_APIC_BASE: u32 = 0x1b;
+const BASE_ENABLE: u64 = 1 << 11;
+const BASE_X2APIC: u64 = 1 << 10;
+const BASE_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// The vector of spurious interrupts. Its handler sends no end of interrupt.
+pub const SPURIOUS_VECTOR: u8 = 0xff;
+
+/// Why there is no usable local APIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ApicError {
+    /// CPUID reports no local APIC.
+    Missing,
+    /// The firmware left the APIC in x2APIC mode; wanted xAPIC.
+    X2Apic {
+        /// The value of `IA32_APIC_BASE`.
+        base: u64,
+    },
+}
+
+impl fmt::Display for ApicError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("the CPU has no local APIC"),
+            Self::X2Apic { base } => write!(f, "local APIC is in x2APIC mode (base {base:#x}), wanted xAPIC"),
+        }
+    }
+}
+
+impl core::error::Error for ApicError {}
+
+fn register(offset: usize) -> VolatilePtr<'static, u32> {
+    let address = NonNull::with_exposed_provenance(APIC_WINDOW | offset);
+    // SAFETY: the kernel tables map one page of device memory at `APIC_WINDOW`, for good, and `offset` is that of a
+    // 32-bit register in it.
+    unsafe { VolatilePtr::new(address) }
+}
+
+/// The physical address of the APIC page.
+///
+/// # Errors
+///
+/// [`ApicError`] when there is none or it is not in xAPIC mode.
+pub(crate) fn physical_base() -> Result<u64, ApicError> {
+    if !crate::boot::cpu::features().apic {
+        return Err(ApicError::Missing);
+    }
+    // SAFETY: a CPU with a local APIC has this register.
+    let base = unsafe { x86_64::registers::model_specific::Msr::new(IA32_APIC_BASE).read() };
+    if base & BASE_X2APIC != 0 {
+        return Err(ApicError::X2Apic { base });
+    }
+    Ok(base & BASE_ADDRESS)
+}
+
+/// Enables the APIC with every local source masked and all priorities accepted.
+pub(crate) fn init() {
+    // SAFETY: `physical_base` has read this register.
+    let base = unsafe { x86_64::registers::model_specific::Msr::new(IA32_APIC_BASE).read() };
+    if base & BASE_ENABLE == 0 {
+        // SAFETY: the value is the one read, with the enable bit set.
+        unsafe { x86_64::registers::model_specific::Msr::new(IA32_APIC_BASE).write(base | BASE_ENABLE) };
+    }
+    register(SPURIOUS).write(SOFTWARE_ENABLE | u32::from(SPURIOUS_VECTOR));
+    for source in [LVT_TIMER, LVT_LINT0, LVT_ERROR] {
+        register(source).write(MASKED);
+    }
+    register(LVT_LINT1).write(DELIVERY_NMI);
+    register(TASK_PRIORITY).write(0);
+    register(DIVIDE_CONFIGURATION).write(DIVIDE_BY_1);
+}
+
+/// Ends the interrupt in service.
+#[inline(always)]
+pub fn eoi() {
+    register(END_OF_INTERRUPT).write(0);
+}
+
+/// Raises `vector` once, after `count` bus clocks.
+#[inline(always)]
+pub fn timer_one_shot(vector: u8, count: u32) {
+    register(LVT_TIMER).write(u32::from(vector));
+    register(INITIAL_COUNT).write(count);
+}
+
+/// Raises `vector` every `count` bus clocks.
+pub fn timer_periodic(vector: u8, count: u32) {
+    register(LVT_TIMER).write(PERIODIC | u32::from(vector));
+    register(INITIAL_COUNT).write(count);
+}
+
+/// Stops the timer. An interrupt that it has already raised still arrives.
+pub fn timer_stop() {
+    register(LVT_TIMER).write(MASKED);
+    register(INITIAL_COUNT).write(0);
+}
+
+/// What is left of the timer's count.
+#[must_use]
+pub fn timer_count() -> u32 {
+    register(CURRENT_COUNT).read()
+}

@@ -1,0 +1,270 @@
+//! User programs: ELF64 files for x86-64, linked to fixed addresses.
+//!
+//! [`load`] checks the whole file before it maps anything, and maps each segment with its own protection. Pages that
+//! the file does not reach (`.bss`) are left to the page fault. [`build_stack`] puts on the first stack what the System V
+//! ABI says a program finds there.
+//!
+//! # Source
+//!
+//! *System V Application Binary Interface*, *Program Loading*; *AMD64 Architecture Processor Supplement*, *Process
+//! Initialization*.
+
+mod stack;
+
+use core::fmt;
+
+use ::elf::ElfBytes;
+use ::elf::abi::{EM_X86_64, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD};
+use ::elf::endian::LittleEndian;
+use ::elf::file::Class;
+use ::elf::segment::ProgramHeader;
+
+use crate::memory::area::PageRange;
+use crate::memory::layout::{PAGE_SIZE, USER_LIMIT, USER_START, index, page_ceiling, page_floor};
+use crate::memory::{AddressSpace, FaultError, MapError, Placement, Protection};
+
+pub use stack::{StackError, build_stack};
+
+/// Why a file can't be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file does not begin with 0x7f "ELF".
+    NotElf,
+    /// The header can't be read: too short, or a field out of its range.
+    Header,
+    /// A 32-bit file.
+    Class,
+    /// Not little-endian.
+    ByteOrder,
+    /// Another machine.
+    Machine {
+        /// The value of `e_machine`.
+        machine: u16,
+    },
+    /// Not an executable with fixed addresses.
+    Type {
+        /// The value of `e_type`.
+        kind: u16,
+    },
+    /// It wants a dynamic linker.
+    Interpreter,
+    /// The program headers are not inside the file.
+    ProgramHeaders,
+    /// No segment to load.
+    NoSegment,
+    /// A segment's bytes are not all in the file.
+    Truncated {
+        /// Address of the segment.
+        address: u64,
+        /// Bytes of the file it needs.
+        needed: u64,
+        /// Bytes of the file.
+        length: u64,
+    },
+    /// A segment has more bytes in the file than in memory.
+    FileLargerThanMemory {
+        /// Address of the segment.
+        address: u64,
+    },
+    /// A segment leaves the user half, or begins in the pages that catch null pointers.
+    OutsideUserHalf {
+        /// Address of the segment.
+        address: u64,
+        /// Its bytes in memory.
+        bytes: u64,
+    },
+    /// Two segments share a page.
+    Overlap {
+        /// Address of the second.
+        address: u64,
+    },
+    /// A segment that can be written and executed.
+    WritableAndExecutable {
+        /// Address of the segment.
+        address: u64,
+    },
+    /// The entry point is in no executable segment.
+    Entry {
+        /// The value of `e_entry`.
+        address: u64,
+    },
+    /// The address space refused a segment.
+    Map(MapError),
+    /// A segment could not be filled.
+    Fill(FaultError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NotElf => f.write_str("not an ELF file"),
+            Self::Header => f.write_str("ELF header too short or malformed"),
+            Self::Class => f.write_str("32-bit ELF file, wanted 64-bit"),
+            Self::ByteOrder => f.write_str("big-endian ELF file, wanted little-endian"),
+            Self::Machine { machine } => write!(f, "ELF machine {machine}, wanted {EM_X86_64} (x86-64)"),
+            Self::Type { kind } => {
+                write!(f, "ELF type {kind}, wanted {ET_EXEC} (executable with fixed addresses; link with --no-pie)")
+            }
+            Self::Interpreter => f.write_str("ELF file wants a dynamic linker, wanted a static one"),
+            Self::ProgramHeaders => f.write_str("ELF program headers are not inside the file"),
+            Self::NoSegment => f.write_str("ELF file has no segment to load"),
+            Self::Truncated { address, needed, length } => {
+                write!(f, "segment at {address:#x} needs {needed} bytes of a file of {length}")
+            }
+            Self::FileLargerThanMemory { address } => {
+                write!(f, "segment at {address:#x} is larger in the file than in memory")
+            }
+            Self::OutsideUserHalf { address, bytes } => {
+                write!(f, "segment at {address:#x} of {bytes:#x} bytes, wanted {USER_START:#x} to {USER_LIMIT:#x}")
+            }
+            Self::Overlap { address } => write!(f, "segment at {address:#x} shares a page with another"),
+            Self::WritableAndExecutable { address } => {
+                write!(f, "segment at {address:#x} is writable and executable, wanted one of them")
+            }
+            Self::Entry { address } => write!(f, "entry point {address:#x} is in no executable segment"),
+            Self::Map(error) => write!(f, "segment: {error}"),
+            Self::Fill(error) => write!(f, "segment: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for LoadError {}
+
+impl From<MapError> for LoadError {
+    fn from(error: MapError) -> Self {
+        Self::Map(error)
+    }
+}
+
+impl From<FaultError> for LoadError {
+    fn from(error: FaultError) -> Self {
+        Self::Fill(error)
+    }
+}
+
+/// A loaded program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Where it starts.
+    pub entry: u64,
+    /// Where its program headers are in memory (`AT_PHDR`); 0 when no segment holds them.
+    pub program_headers: u64,
+    /// How many there are (`AT_PHNUM`).
+    pub program_header_count: u64,
+}
+
+/// Bytes of a 64-bit program header.
+const PROGRAM_HEADER_BYTES: u64 = 56;
+
+/// Maps the program in `file` into `space`.
+///
+/// # Errors
+///
+/// [`LoadError`]. For a bad file nothing is mapped; after [`LoadError::Map`] or [`LoadError::Fill`] the space holds a part
+/// of the program and is of no use.
+pub fn load(space: &mut AddressSpace, file: &[u8]) -> Result<Image, LoadError> {
+    let (elf, image) = check(file)?;
+    for segment in segments(&elf)? {
+        let first = page_floor(segment.p_vaddr);
+        let length = segment.p_vaddr - first + segment.p_memsz;
+        space.mmap(first, length, protection(&segment), Placement::FixedNoReplace)?;
+        let start = index(segment.p_offset);
+        let bytes = file.get(start..start + index(segment.p_filesz)).ok_or(LoadError::ProgramHeaders)?;
+        space.write(segment.p_vaddr, bytes)?;
+    }
+    Ok(image)
+}
+
+type Elf<'a> = ElfBytes<'a, LittleEndian>;
+
+/// Everything that can be wrong with a file.
+fn check(file: &[u8]) -> Result<(Elf<'_>, Image), LoadError> {
+    let header = parse_header(file)?;
+    let mut previous_end = 0;
+    let mut entry_is_code = false;
+    let mut program_headers = 0;
+    let mut count = 0;
+    for segment in segments(&header)? {
+        count += 1;
+        let address = segment.p_vaddr;
+        let bytes = segment.p_memsz;
+        if segment.p_filesz > bytes {
+            return Err(LoadError::FileLargerThanMemory { address });
+        }
+        let length = file.len() as u64;
+        let needed = segment.p_offset.saturating_add(segment.p_filesz);
+        if needed > length {
+            return Err(LoadError::Truncated { address, needed, length });
+        }
+        let outside = LoadError::OutsideUserHalf { address, bytes };
+        let end = address.checked_add(bytes).and_then(page_ceiling).ok_or(outside)?;
+        if address < USER_START || end > USER_LIMIT {
+            return Err(outside);
+        }
+        if page_floor(address) < previous_end {
+            return Err(LoadError::Overlap { address });
+        }
+        if protection(&segment).breaks_w_xor_x() {
+            return Err(LoadError::WritableAndExecutable { address });
+        }
+        previous_end = end;
+        let holds = |value: u64| address <= value && value < address + bytes;
+        entry_is_code |= segment.p_flags & PF_X != 0 && holds(header.ehdr.e_entry);
+        if segment.p_offset <= header.ehdr.e_phoff && header.ehdr.e_phoff < segment.p_offset + segment.p_filesz {
+            program_headers = address + (header.ehdr.e_phoff - segment.p_offset);
+        }
+    }
+    if count == 0 {
+        return Err(LoadError::NoSegment);
+    }
+    if !entry_is_code {
+        return Err(LoadError::Entry { address: header.ehdr.e_entry });
+    }
+    let image = Image {
+        entry: header.ehdr.e_entry,
+        program_headers,
+        program_header_count: u64::from(header.ehdr.e_phnum),
+    };
+    Ok((header, image))
+}
+
+fn parse_header(file: &[u8]) -> Result<Elf<'_>, LoadError> {
+    use ::elf::abi::{EI_CLASS, EI_DATA, ELFCLASS64, ELFDATA2LSB, ELFMAGIC};
+    if !file.starts_with(&ELFMAGIC) {
+        return Err(LoadError::NotElf);
+    }
+    if *file.get(EI_CLASS).ok_or(LoadError::Header)? != ELFCLASS64 {
+        return Err(LoadError::Class);
+    }
+    if *file.get(EI_DATA).ok_or(LoadError::Header)? != ELFDATA2LSB {
+        return Err(LoadError::ByteOrder);
+    }
+    let elf = Elf::minimal_parse(file).map_err(|_| LoadError::Header)?;
+    debug_assert_eq!(elf.ehdr.class, Class::ELF64);
+    if elf.ehdr.e_machine != EM_X86_64 {
+        return Err(LoadError::Machine { machine: elf.ehdr.e_machine });
+    }
+    if elf.ehdr.e_type != ET_EXEC {
+        return Err(LoadError::Type { kind: elf.ehdr.e_type });
+    }
+    let headers = elf.segments().ok_or(LoadError::ProgramHeaders)?;
+    if headers.iter().any(|header| header.p_type == PT_INTERP) {
+        return Err(LoadError::Interpreter);
+    }
+    Ok(elf)
+}
+
+/// The segments to load, in the order of the file, which is that of their addresses.
+fn segments<'a>(elf: &Elf<'a>) -> Result<impl Iterator<Item = ProgramHeader> + use<'a>, LoadError> {
+    let headers = elf.segments().ok_or(LoadError::ProgramHeaders)?;
+    Ok(headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_memsz > 0))
+}
+
+fn protection(segment: &ProgramHeader) -> Protection {
+    let mut protection = Protection::empty();
+    protection.set(Protection::READ, segment.p_flags & PF_R != 0);
+    protection.set(Protection::WRITE, segment.p_flags & PF_W != 0);
+    protection.set(Protection::EXECUTE, segment.p_flags & PF_X != 0);
+    protection
+}

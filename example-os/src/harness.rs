@@ -1,0 +1,170 @@
+//! The runner of in-kernel tests: one image and one boot for each file of `tests/`.
+//!
+//! [`tests!`](crate::tests) makes such an image from a set-up function and test functions, which get what it returned.
+//! Results go to the serial line as they come:
+//!
+//! ```text
+//! [test] begin maps_a_page
+//! [test] ok maps_a_page
+//! [test] ignored counts_cycles: needs KVM
+//! [tests] 1 passed, 0 failed, 1 ignored
+//! ```
+//!
+//! There is no unwinding. A test that ends in an unexpected panic ends the boot, and so does one that is *expected* to
+//! panic; the runner on the host boots the image again with `from=K` on the command line, K being the number of the next
+//! test. `only=TEXT` selects the tests whose name contains the text.
+
+use core::cell::UnsafeCell;
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::boot;
+use crate::device::exit::{Outcome, finish};
+use crate::panic::Panic;
+use crate::println;
+
+/// What a test needs of the machine: made once a boot, before the first test.
+pub trait Suite: Sized + 'static {
+    /// Makes it.
+    fn set_up() -> Self;
+}
+
+impl Suite for () {
+    fn set_up() -> Self {}
+}
+
+/// How a test is expected to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// By returning.
+    Return,
+    /// In a panic.
+    Panic,
+    /// It is not run, for this reason.
+    Ignored(&'static str),
+}
+
+/// One test.
+#[derive(Debug)]
+pub struct Case<S: Suite> {
+    /// The name of its function.
+    pub name: &'static str,
+    /// What it does with the suite.
+    pub run: fn(&mut S),
+    /// How it is expected to end.
+    pub expected: Expected,
+}
+
+/// Number of the running test, with [`PANIC_EXPECTED`] when that is how it has to end.
+static RUNNING: AtomicUsize = AtomicUsize::new(NO_TEST);
+const NO_TEST: usize = usize::MAX;
+const PANIC_EXPECTED: usize = 1 << 32;
+
+/// The name of the running test, for the panic handler.
+struct RunningName(UnsafeCell<&'static str>);
+
+// SAFETY: written by the runner before `RUNNING` names a test, read by the panic handler after; one CPU runs tests.
+unsafe impl Sync for RunningName {}
+
+static RUNNING_NAME: RunningName = RunningName(UnsafeCell::new(""));
+
+/// Runs the tests of one image, and ends the machine.
+pub fn run<S: Suite>(cases: &[&Case<S>]) -> ! {
+    let command_line = boot::info().command_line;
+    let option = |name: &str| command_line.split(' ').find_map(|word| word.strip_prefix(name));
+    let from = match option("from=").map(str::parse) {
+        None => 0,
+        Some(Ok(from)) => from,
+        Some(Err(_)) => finish(Outcome::BadBoot(format_args!("from= wants a number"))),
+    };
+    let only = option("only=").unwrap_or("");
+    let mut suite = S::set_up();
+    let mut passed = 0;
+    let mut failed = 0;
+    let mut ignored = 0;
+    for (number, case) in cases.iter().filter(|case| case.name.contains(only)).enumerate().skip(from) {
+        let name = case.name;
+        if let Expected::Ignored(reason) = case.expected {
+            println!("[test] ignored {name}: {reason}");
+            ignored += 1;
+            continue;
+        }
+        println!("[test] begin {name}");
+        // SAFETY: `RUNNING` names no test, so the panic handler does not look.
+        unsafe { *RUNNING_NAME.0.get() = name };
+        let flag = if case.expected == Expected::Panic { PANIC_EXPECTED } else { 0 };
+        RUNNING.store(number | flag, Ordering::SeqCst);
+        (case.run)(&mut suite);
+        RUNNING.store(NO_TEST, Ordering::SeqCst);
+        if case.expected == Expected::Panic {
+            println!("[test] fail {name}: returned, wanted a panic");
+            failed += 1;
+        } else {
+            println!("[test] ok {name}");
+            passed += 1;
+        }
+    }
+    println!("[tests] {passed} passed, {failed} failed, {ignored} ignored");
+    finish(if failed == 0 { Outcome::Success } else { Outcome::TestsFailed })
+}
+
+/// Called by the panic handler: ends the boot when a test was running.
+pub(crate) fn on_panic(info: &PanicInfo<'_>) {
+    let running = RUNNING.load(Ordering::SeqCst);
+    if running == NO_TEST {
+        return;
+    }
+    // SAFETY: `RUNNING` names a test, so the runner is done writing.
+    let name = unsafe { *RUNNING_NAME.0.get() };
+    if running & PANIC_EXPECTED == 0 {
+        println!("[test] fail {name}: panicked at {}", Panic(info));
+        return;
+    }
+    println!("[test] ok {name}");
+    println!("[tests] reboot from={}", (running & !PANIC_EXPECTED) + 1);
+    finish(Outcome::Reboot)
+}
+
+/// Makes an image out of test functions. Each gets the suite by `&mut`, which [`Suite::set_up`](crate::harness::Suite)
+/// made, and returns `()`.
+///
+/// `#[should_panic]` marks a test that passes by panicking, `#[ignore = "reason"]` one that is not run.
+#[macro_export]
+macro_rules! tests {
+    ($suite:ty; $($(#[doc = $doc:literal])* $(#[$mark:ident $(= $reason:literal)?])? fn $name:ident($state:ident) $body:block)*) => {
+        $(
+            $(#[doc = $doc])*
+            #[test_case]
+            #[expect(non_upper_case_globals, reason = "named like the function that it stands for")]
+            static $name: $crate::harness::Case<$suite> = $crate::harness::Case {
+                name: stringify!($name),
+                run: {
+                    fn run($state: &mut $suite) $body
+                    run
+                },
+                expected: $crate::expected!($($mark $(= $reason)?)?),
+            };
+        )*
+
+        #[unsafe(no_mangle)]
+        extern "Rust" fn kernel_main() -> ! {
+            test_main();
+            unreachable!("the runner ends the machine")
+        }
+    };
+}
+
+/// The value of [`Expected`](crate::harness::Expected) that an attribute of [`tests!`](crate::tests) stands for.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! expected {
+    () => {
+        $crate::harness::Expected::Return
+    };
+    (should_panic) => {
+        $crate::harness::Expected::Panic
+    };
+    (ignore = $reason:literal) => {
+        $crate::harness::Expected::Ignored($reason)
+    };
+}

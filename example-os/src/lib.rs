@@ -1,0 +1,25 @@
+//! A small kernel that composes [`entry_core`], [`entry_sysret`], [`entry_sysenter`] and [`context_tracking`].
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`boot`] | from the loader to Rust: PVH and multiboot2, long mode, CPU set-up |
+//! | [`memory`] | frames, page tables, address spaces, copies from and to user memory |
+//! | [`elf`], [`archive`] | user programs: loading them, finding them |
+//! | [`device`] | serial line, local APIC, end of the run |
+//! | [`panic`], [`harness`] | how a run ends badly; in-kernel tests |
+//!
+//! System calls follow the Linux x86-64 ABI, so that one static ELF file runs here and on Linux.
+#![no_std]
+
+pub mod archive;
+pub mod boot;
+pub mod device;
+pub mod elf;
+pub mod entry;
+pub mod experiment;
+pub mod harness;
+pub mod lock;
+pub mod memory;
+pub mod panic;
+pub mod process;
+pub mod syscall;
