@@ -268,7 +268,7 @@ pub fn install() -> IrqOff {
     let cpu = unsafe { CPU0.fill(|cpu| give_stacks(cpu.task_state_mut())) };
     cpu.header().bind();
     for stack in [&DEBUG_STACK, &NMI_STACK, &DOUBLE_FAULT_STACK, &MACHINE_CHECK_STACK] {
-        stack.bind(cpu.header());
+        let _top = stack.bind(cpu.header());
     }
     // SAFETY: as for the per-CPU structure, which is complete; boot runs at CPL 0 with interrupts off.
     unsafe { load_segments(cpu.task_state()) };

@@ -151,7 +151,7 @@ fn simulate_interrupt_flag(is_toggled: bool, rounds: u64, _irq: &IrqOff) -> u64 
                 "pushfq",
                 "cli",
                 "sti",
-                ".rept 8",
+                ".rept 20",
                 "nop",
                 ".endr",
                 "cli",
@@ -166,7 +166,7 @@ fn simulate_interrupt_flag(is_toggled: bool, rounds: u64, _irq: &IrqOff) -> u64 
         unsafe {
             asm!(
                 "2:",
-                ".rept 8",
+                ".rept 20",
                 "nop",
                 ".endr",
                 "dec {rounds}",
