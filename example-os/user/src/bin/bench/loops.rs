@@ -17,7 +17,8 @@ use user::{control, sys};
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(crate) extern "sysv64" fn bench_mark_begin() -> u64 {
-    naked_asm!("rdtsc", "shl rdx, 32", "or rax, rdx", "ret")
+    // RDX may hold an argument that is loaded once, ahead of the stretch.
+    naked_asm!("push rdx", "rdtsc", "shl rdx, 32", "or rax, rdx", "pop rdx", "ret")
 }
 
 /// Reads the time-stamp counter; the timed stretch ends at the call of it.
