@@ -352,15 +352,6 @@ pub enum GateError {
         /// The vector.
         vector: Vector,
     },
-    /// The vector must not have the stack given, or must not be without its own.
-    WrongStack {
-        /// The vector.
-        vector: Vector,
-        /// The stack given.
-        ist: Option<Ist>,
-        /// The stack wanted.
-        wanted: Option<Ist>,
-    },
     /// A handler address is 0, or the slots reach beyond the end of the address space.
     BadHandler {
         /// The address.
@@ -384,9 +375,6 @@ impl fmt::Display for GateError {
             ),
             Self::SystemCallIsException { vector } => {
                 write!(f, "system-call vector is {} ({vector}), wanted 32 to 255", vector.0)
-            }
-            Self::WrongStack { vector, ist, wanted } => {
-                write!(f, "vector {} ({vector}) on stack {ist:?}, wanted {wanted:?}", vector.0)
             }
             Self::BadHandler { address } => write!(f, "handler address is {address:#x}, wanted one in the kernel"),
         }
