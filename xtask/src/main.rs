@@ -1,1 +1,140 @@
-fn main(){}
+//! Builds the example kernel, boots it in QEMU, tests it and counts what its entry paths execute.
+
+mod archive;
+mod bench;
+mod boot_test;
+mod build;
+mod check;
+mod ci;
+mod error;
+mod event;
+mod figure;
+mod guest;
+mod house;
+mod image;
+mod listing;
+mod machine;
+mod progress;
+mod ratio;
+mod report;
+mod row;
+mod run;
+mod setup;
+mod test;
+mod toolchain;
+mod trace;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use crate::error::{Error, Result};
+
+/// Build, boot, test and measure the example kernel.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about, long_about = None)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Find or install what the other verbs need, and say what was found and done
+    Setup(setup::Args),
+    /// Build the user programs, the kernel, and the archive that carries the programs
+    Build(build::Args),
+    /// Boot the kernel in QEMU and run one program on it
+    Run(run::Args),
+    /// Run the host tests, then boot every test image
+    Test(test::Args),
+    /// Count the instructions and events of each kernel entry path
+    Bench(bench::Args),
+    /// Formatting, lints, documentation, oldest compiler, packages and house rules
+    Check(check::Args),
+    /// `check`, then `test`: what continuous integration runs
+    Ci(ci::Args),
+}
+
+fn dispatch(cli: &Cli) -> Result<()> {
+    match &cli.verb {
+        Verb::Setup(args) => setup::run(args),
+        Verb::Build(args) => build::run(args),
+        Verb::Run(args) => run::run(args),
+        Verb::Test(args) => test::run(args),
+        Verb::Bench(args) => bench::run(args),
+        Verb::Check(args) => check::run(args),
+        Verb::Ci(args) => ci::run(args),
+    }
+}
+
+/// clap's complaint in one line, with the place where help is.
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first: Vec<&str> = text
+        .lines()
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let joined = first.join(" ");
+    let message = joined.strip_prefix("error: ").unwrap_or(&joined);
+    format!("error: {message}; see `cargo xtask --help`")
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                    // Nothing to do when not even help can be printed.
+                    let _ = error.print();
+                    ExitCode::SUCCESS
+                }
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                    let _ = error.print();
+                    ExitCode::from(2)
+                }
+                _ => {
+                    eprintln!("{}", usage_line(&error));
+                    ExitCode::from(2)
+                }
+            };
+        }
+    };
+    match guest::catch_interrupts().and_then(|()| dispatch(&cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Error::Guest { tail, .. } = &error {
+                for line in tail {
+                    eprintln!("  | {line}");
+                }
+            }
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn unknown_verb_gives_one_line_with_the_remedy() {
+        let error = Cli::try_parse_from(["xtask", "bnech"]).unwrap_err();
+        let line = usage_line(&error);
+        assert!(!line.contains('\n'), "{line}");
+        assert!(line.starts_with("error: unrecognized subcommand 'bnech'"), "{line}");
+        assert!(line.ends_with("see `cargo xtask --help`"), "{line}");
+    }
+}

@@ -1,0 +1,628 @@
+//! `cargo xtask bench`: exact instructions and events of each kernel entry path.
+//!
+//! Three boots of one image. Two are timed by the instruction clock and must agree to the last digit; in
+//! the third, with fewer rounds, QEMU logs every instruction. The log gives the executed path of each timed
+//! stretch, the events on it, and a second count that must equal the first.
+
+use std::path::PathBuf;
+use std::thread;
+
+use crate::build::{self, Built, Profile};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::figure::{Figures, Repeat, per_operation};
+use crate::guest::{self, Ended, LogSink, NoLog};
+use crate::image::Image;
+use crate::listing;
+use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
+use crate::progress::Progress;
+use crate::ratio::Ratio;
+use crate::report::{Measured, Report};
+use crate::row::{self, ROWS, Row};
+use crate::run::{command_line, model};
+use crate::setup::Setup;
+use crate::trace::{self, Code, Recorder, Totals};
+use crate::workspace::{Workspace, prepare_file, write_whole};
+
+/// The program that is timed.
+const PROGRAM: &str = "bench";
+/// Its marks around each timed stretch.
+const MARKS: (&str, &str) = ("bench_mark_begin", "bench_mark_end");
+/// The kernel's context switch, by the end of its path.
+const SWITCH: &str = "switch::switch_stacks";
+/// Rounds of the logged run: each costs a line of log for every instruction.
+const LOGGED_ROUNDS: u32 = 8;
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Counts are exact: with -icount shift=0 one tick of the guest's clock is one instruction, whatever the
+host does. They always come from TCG; where KVM works, cycles of the host's CPU are added.
+A row fails when two boots differ, when the executed path has other events than the row's name
+promises, or when the path's length is not the count.")]
+pub(crate) struct Args {
+    /// Only rows whose name contains this
+    filter: Option<String>,
+
+    /// Write the results to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Rounds of the shorter of a row's two timed stretches
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rounds: u32,
+
+    /// How often each row is timed in one boot
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+
+    /// Print the instructions of one round of this row, in the order in which they were executed
+    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json"])]
+    listing: Option<String>,
+
+    /// How the compiler optimises; figures are only given for release
+    #[arg(long, value_enum, default_value = "release", hide = true)]
+    profile: Profile,
+
+    #[command(flatten)]
+    machine: machine::Options,
+}
+
+/// What is booted, and how.
+struct Plan {
+    machine: Machine,
+    limit: std::time::Duration,
+    verbose: bool,
+}
+
+impl Plan {
+    fn arguments(rounds: u32, repeats: u32, rows: &[&str]) -> Vec<String> {
+        let mut words = vec![
+            "--rounds".to_owned(),
+            rounds.to_string(),
+            "--repeats".to_owned(),
+            repeats.to_string(),
+        ];
+        words.extend(rows.iter().map(|&row| row.to_owned()));
+        words
+    }
+
+    /// Boots, and reads the figures.
+    fn boot(&self, machine: &Machine, progress: &Progress, log: &mut dyn LogSink) -> Result<(Ended, Figures)> {
+        if self.verbose {
+            progress.line(&shown(&machine.command()));
+        }
+        let ended = guest::boot(machine, self.limit, log, &mut |line| {
+            if self.verbose {
+                progress.line(line);
+            } else {
+                progress.note(line);
+            }
+        })?;
+        let figures = Figures::read(ended.lines.iter().map(String::as_str)).map_err(|malformed| Error::Unexpected {
+            what: "the bench program",
+            line: malformed.0,
+            wanted: "a row with its two timed stretches",
+            remedy: "see all lines with --verbose",
+        })?;
+        if !figures.failed.is_empty() {
+            return Err(Error::Guest {
+                what: format!("a check before timing failed: {}", figures.failed.join("; ")),
+                tail: Vec::new(),
+                remedy: "mend what the row calls, or leave the row out with a filter".to_owned(),
+            });
+        }
+        if !ended.is_success() {
+            return Err(ended.error());
+        }
+        Ok((ended, figures))
+    }
+}
+
+/// The rows asked for.
+fn chosen(args: &Args) -> Result<Vec<&'static Row>> {
+    let (field, wanted, rows) = match (&args.listing, &args.filter) {
+        (Some(name), _) => ("--listing", name, row::find(name).into_iter().collect()),
+        (None, Some(filter)) => ("the filter", filter, row::matching(filter)),
+        (None, None) => return Ok(ROWS.iter().collect()),
+    };
+    if rows.is_empty() {
+        let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        return Err(Error::Invalid {
+            field,
+            value: wanted.clone(),
+            why: "which matches no row".to_owned(),
+            remedy: format!("the rows are {}", names.join(", ")),
+        });
+    }
+    Ok(rows)
+}
+
+/// Refuses a clock on which a loop of known length does not take that many ticks.
+fn check_calibration(figures: &Figures) -> Result<()> {
+    let exact = !figures.calibration.is_empty()
+        && figures
+            .calibration
+            .iter()
+            .all(|repeat| repeat.ticks_per_operation() == Some(Ratio::ZERO));
+    if exact {
+        return Ok(());
+    }
+    let found = figures
+        .calibration
+        .iter()
+        .filter_map(Repeat::ticks_per_operation)
+        .map(|left| left.to_string())
+        .collect::<Vec<_>>();
+    Err(Error::Verdict {
+        what: format!(
+            "no figures: a loop of known length left over [{}] ticks a round, not 0, so a tick is no instruction",
+            found.join(", ")
+        ),
+        remedy: "use a QEMU whose -icount shift=0 is exact (7.2 and later are)".to_owned(),
+    })
+}
+
+/// What the logged run showed of one row.
+struct Seen {
+    instructions: Ratio,
+    events: [Ratio; Event::ALL.len()],
+    failures: Vec<String>,
+}
+
+/// Compares a row's path with its ticks, and takes its events.
+fn see(repeat: &Repeat, stretches: &[trace::Stretch], code: &Code) -> std::result::Result<Seen, String> {
+    let totals = |position: usize| -> std::result::Result<Totals, String> {
+        let steps = stretches.get(position).ok_or("the log has no such stretch")?;
+        trace::add_up(steps, code).map_err(|pc| format!("the path left the programs at {pc:#x}"))
+    };
+    let shorter = totals(repeat.shorter.0)?;
+    let longer = totals(repeat.longer.0)?;
+    let timing = (&repeat.shorter.1, &repeat.longer.1);
+    let of = |amount: fn(&Totals, Event) -> u64, event, overhead| {
+        per_operation(
+            (timing.0, amount(&shorter, event)),
+            (timing.1, amount(&longer, event)),
+            overhead,
+        )
+        .ok_or_else(|| "the two stretches have the same number of rounds".to_owned())
+    };
+    let instructions = of(|totals, _| totals.instructions, Event::Iret, timing.0.overhead)?;
+    let mut events = [Ratio::ZERO; Event::ALL.len()];
+    for (event, count) in Event::ALL.into_iter().zip(&mut events) {
+        *count = of(|totals, event| totals.events.get(event), event, 0)?;
+    }
+    let mut failures = Vec::new();
+    let ticks = repeat.ticks_per_operation();
+    if ticks != Some(instructions) {
+        failures.push(format!(
+            "the executed path has {instructions} instructions, the clock of the same run says {}",
+            ticks.map_or_else(|| "nothing".to_owned(), |ticks| ticks.to_string())
+        ));
+    }
+    Ok(Seen {
+        instructions,
+        events,
+        failures,
+    })
+}
+
+/// Events that differ from what the row's name promises.
+fn broken_promises(row: &Row, events: &[Ratio; Event::ALL.len()]) -> Vec<String> {
+    row.promise
+        .iter()
+        .filter_map(|&(event, promised)| {
+            let found = events[event as usize];
+            (found != Ratio::whole(promised))
+                .then(|| format!("{found} {} in an operation, promised {promised}", event.name()))
+        })
+        .collect()
+}
+
+/// Puts the two timed boots and the logged one together.
+fn judge(
+    row: &'static Row,
+    first: &Figures,
+    second: &Figures,
+    seen: std::result::Result<Seen, String>,
+    slack: Ratio,
+) -> Option<Measured> {
+    let of = |figures: &Figures| {
+        figures
+            .rows
+            .iter()
+            .find(|(name, _)| name == row.name)
+            .map(|(_, repeats)| {
+                repeats
+                    .iter()
+                    .filter_map(Repeat::ticks_per_operation)
+                    .collect::<Vec<_>>()
+            })
+    };
+    let (one, two) = (of(first)?, of(second).unwrap_or_default());
+    let smallest = *one.iter().min()?;
+    let largest = *one.iter().max()?;
+    let mut failures = Vec::new();
+    if one != two {
+        failures.push("two boots do not agree".to_owned());
+    }
+    let spread = largest.minus(smallest);
+    if spread != Ratio::ZERO {
+        failures.push(format!("the repeats differ by {spread}"));
+    }
+    let events = match seen {
+        Ok(seen) => {
+            failures.extend(seen.failures);
+            failures.extend(broken_promises(row, &seen.events));
+            let more = smallest.minus(seen.instructions);
+            if more < Ratio::ZERO || more > slack {
+                failures.push(format!(
+                    "{smallest} instructions by the clock, {} in the logged run",
+                    seen.instructions
+                ));
+            }
+            Some(seen.events)
+        }
+        Err(why) => {
+            failures.push(why);
+            None
+        }
+    };
+    Some(Measured {
+        row,
+        instructions: smallest,
+        spread,
+        events,
+        cycles: None,
+        failures,
+    })
+}
+
+/// The code that a stretch can run through, and the log's start and end.
+fn read_code(built: &Built) -> Result<(Code, Recorder)> {
+    let program = built
+        .programs
+        .iter()
+        .find_map(|(name, path)| (name == PROGRAM).then_some(path))
+        .ok_or_else(|| Error::Missing {
+            what: format!("the user program {PROGRAM}"),
+            remedy: "restore example-os/user from the repository".to_owned(),
+        })?;
+    let (kernel, user) = (Image::read(&built.kernel)?, Image::read(program)?);
+    let only = |image: &Image, symbol: &str| match image.addresses_of(symbol)[..] {
+        [address] => Ok(address),
+        ref found => Err(Error::Missing {
+            what: format!("the one symbol {symbol} ({} were found)", found.len()),
+            remedy: "keep it as a function of its own that is never inlined".to_owned(),
+        }),
+    };
+    let recorder = Recorder::new(only(&user, MARKS.0)?, only(&user, MARKS.1)?);
+    let switches = vec![only(&kernel, SWITCH)?];
+    Ok((Code { kernel, user, switches }, recorder))
+}
+
+/// Boots with the log on and returns the figures of that run and its timed stretches.
+fn logged_run(
+    plan: &Plan,
+    rows: &[&str],
+    code: &Code,
+    mut recorder: Recorder,
+    progress: &Progress,
+) -> Result<(Figures, Vec<trace::Stretch>)> {
+    let machine = Machine {
+        boot: Boot {
+            append: command_line(PROGRAM, &Plan::arguments(LOGGED_ROUNDS, 1, rows)),
+            ..plan.machine.boot.clone()
+        },
+        logged: code.kernel.code_ranges().chain(code.user.code_ranges()).collect(),
+        ..plan.machine.clone()
+    };
+    let (_, figures) = plan.boot(&machine, progress, &mut recorder)?;
+    if recorder.overflowed {
+        return Err(Error::Verdict {
+            what: "a logged stretch is longer than the recorder keeps".to_owned(),
+            remedy: "lower the rounds that a row does at least".to_owned(),
+        });
+    }
+    if recorder.stretches.len() != figures.stretches {
+        return Err(Error::Verdict {
+            what: format!(
+                "the log has {} timed stretches, the program printed {}",
+                recorder.stretches.len(),
+                figures.stretches
+            ),
+            remedy: "let the bench program print one line for each pass between its marks".to_owned(),
+        });
+    }
+    Ok((figures, recorder.stretches))
+}
+
+/// `bench --listing ROW`.
+fn list(plan: &Plan, row: &Row, code: &Code, recorder: Recorder) -> Result<()> {
+    let progress = Progress::start(format!("logging {}", row.name));
+    let (figures, stretches) = logged_run(plan, &[row.name], code, recorder, &progress)?;
+    drop(progress);
+    let repeat = figures.rows.first().and_then(|(_, repeats)| repeats.first());
+    let round = repeat.and_then(|repeat| {
+        let steps = stretches.get(repeat.longer.0)?;
+        trace::last_round(steps, repeat.longer.1.rounds)
+    });
+    let (Some(repeat), Some(round)) = (repeat, round) else {
+        return Err(Error::Verdict {
+            what: format!("{} did not run in whole rounds", row.name),
+            remedy: figures.skipped.first().map_or_else(
+                || "see what it printed with --verbose".to_owned(),
+                |(_, reason)| format!("this machine skips it: {reason}"),
+            ),
+        });
+    };
+    print!("{}", listing::text(round, code));
+    println!(
+        "{}: one round, {} operations and {} instructions around them",
+        row.name, repeat.longer.1.operations, repeat.longer.1.overhead
+    );
+    Ok(())
+}
+
+/// Cycles of each row on the host's CPU, where there is real virtualisation.
+fn cycles(plan: &Plan, args: &Args, rows: &[&str]) -> Result<Option<Figures>> {
+    let (accel, why) = match args.machine.accel {
+        machine::AccelChoice::Tcg => return Ok(None),
+        choice => machine::choose(choice)?,
+    };
+    if accel != Accel::Kvm {
+        eprintln!("no cycles: {why}");
+        return Ok(None);
+    }
+    eprintln!("cycles from KVM ({why})");
+    let machine = Machine {
+        accel,
+        cpu: "host".to_owned(),
+        clock: Clock::Host,
+        boot: Boot {
+            append: command_line(PROGRAM, &Plan::arguments(args.rounds, args.repeats.max(11), rows)),
+            ..plan.machine.boot.clone()
+        },
+        ..plan.machine.clone()
+    };
+    let progress = Progress::start("timing on the host's CPU");
+    plan.boot(&machine, &progress, &mut NoLog)
+        .map(|(_, figures)| Some(figures))
+}
+
+/// The middle one.
+fn median(mut values: Vec<Ratio>) -> Option<Ratio> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}
+
+/// Two timed boots, one after the other.
+fn timed_runs(plan: &Plan, progress: &Progress) -> Result<(Ended, Figures, Figures)> {
+    let (ended, first) = plan.boot(&plan.machine, progress, &mut NoLog)?;
+    check_calibration(&first)?;
+    let (_, second) = plan.boot(&plan.machine, progress, &mut NoLog)?;
+    check_calibration(&second)?;
+    Ok((ended, first, second))
+}
+
+/// `cargo xtask bench`.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.profile != Profile::Release {
+        return Err(Error::Invalid {
+            field: "--profile",
+            value: args.profile.name().to_owned(),
+            why: "whose code is several times as long as what anybody runs".to_owned(),
+            remedy: "leave --profile out: figures are only given for release".to_owned(),
+        });
+    }
+    let rows = chosen(args)?;
+    let workspace = Workspace::find()?;
+    let mut setup = Setup::new(&workspace);
+    let qemu: Qemu = setup.require_qemu()?;
+    // Instructions are counted by TCG, which has no model `host`.
+    let cpu = model(&args.machine, Accel::Tcg, &qemu)?;
+    machine::choose(args.machine.accel)?;
+    if let Some(path) = &args.json {
+        // A place that cannot be written is said before the work, not after it.
+        prepare_file(path)?;
+    }
+    let built = build::build(&workspace, &mut setup, args.profile)?;
+    let (code, recorder) = read_code(&built)?;
+
+    // All rows are asked for by silence, so that the program itself says what there is.
+    let names: Vec<&str> = if args.filter.is_some() {
+        rows.iter().map(|row| row.name).collect()
+    } else {
+        Vec::new()
+    };
+    let plan = Plan {
+        machine: Machine {
+            qemu: qemu.clone(),
+            accel: Accel::Tcg,
+            cpu: cpu.clone(),
+            memory: args.machine.memory,
+            boot: Boot {
+                kernel: built.kernel.clone(),
+                archive: Some(built.archive.clone()),
+                append: command_line(PROGRAM, &Plan::arguments(args.rounds, args.repeats, &names)),
+            },
+            clock: Clock::Instructions,
+            logged: Vec::new(),
+        },
+        limit: args.machine.limit(),
+        verbose: args.machine.verbose,
+    };
+    if let (Some(_), [row]) = (&args.listing, &rows[..]) {
+        return list(&plan, row, &code, recorder);
+    }
+
+    let progress = Progress::start(format!("booting three times on TCG with -icount shift=0, CPU {cpu}"));
+    let (timed, logged) = thread::scope(|scope| {
+        let logged = scope.spawn(|| logged_run(&plan, &names, &code, recorder, &progress));
+        let timed = timed_runs(&plan, &progress);
+        (timed, logged.join())
+    });
+    let (ended, first, second) = timed?;
+    let Ok(logged) = logged else {
+        unreachable!("the logged run does not panic");
+    };
+    let (logged_figures, stretches) = logged?;
+    drop(progress);
+    if let Some(time) = ended.until_user {
+        eprintln!("first user instruction after {:.2} s", time.as_secs_f64());
+    }
+    let host = cycles(&plan, args, &names)?;
+
+    let slack = if args.rounds > row::ROUNDS_IN_ONE_PAGE_TABLE {
+        Ratio::whole(3)
+    } else {
+        Ratio::ZERO
+    };
+    let mut report = Report {
+        cpu,
+        qemu: qemu.version_text(),
+        rows: Vec::new(),
+        skipped: first.skipped.clone(),
+    };
+    let mut problems = Vec::new();
+    for row in &rows {
+        if first.skipped.iter().any(|(name, _)| name == row.name) {
+            continue;
+        }
+        let seen = logged_figures
+            .rows
+            .iter()
+            .find(|(name, _)| name == row.name)
+            .and_then(|(_, repeats)| repeats.first())
+            .ok_or_else(|| "the logged run has no such row".to_owned())
+            .and_then(|repeat| see(repeat, &stretches, &code));
+        let slack = if row.maps_pages { slack } else { Ratio::ZERO };
+        match judge(row, &first, &second, seen, slack) {
+            Some(mut measured) => {
+                measured.cycles = host.as_ref().and_then(|figures| {
+                    let (_, repeats) = figures.rows.iter().find(|(name, _)| name == row.name)?;
+                    median(repeats.iter().filter_map(Repeat::ticks_per_operation).collect())
+                });
+                report.rows.push(measured);
+            }
+            None => problems.push(format!("{}: the bench program did not run it", row.name)),
+        }
+    }
+    for (name, _) in &first.rows {
+        if row::find(name).is_none() {
+            problems.push(format!("{name}: no promise for this row in xtask/src/row.rs"));
+        }
+    }
+    println!("{}", report.table());
+    print!("{}", report.notes());
+    for problem in &problems {
+        println!("FAILED: {problem}");
+    }
+    if let Some(path) = &args.json {
+        let text = format!("{:#}\n", report.json());
+        write_whole(path, text.as_bytes())?;
+    }
+    let bad = problems.len()
+        + report
+            .rows
+            .iter()
+            .filter(|measured| !measured.failures.is_empty())
+            .count();
+    if bad == 0 {
+        return Ok(());
+    }
+    Err(Error::Verdict {
+        what: format!("{bad} of {} rows failed", report.rows.len() + problems.len()),
+        remedy: "see the lines that start with FAILED above".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(ticks: [u64; 4]) -> Figures {
+        let line = |rounds, ticks| format!("[bench] row=syscall/null/full rounds={rounds} ticks={ticks} loop=3 ops=1");
+        let lines = [
+            line(10, ticks[0]),
+            line(20, ticks[1]),
+            line(10, ticks[2]),
+            line(20, ticks[3]),
+        ];
+        Figures::read(lines.iter().map(String::as_str)).unwrap()
+    }
+
+    fn seen(instructions: u32) -> Seen {
+        let mut events = [Ratio::ZERO; Event::ALL.len()];
+        events[Event::Sysret as usize] = Ratio::whole(1);
+        Seen {
+            instructions: Ratio::whole(instructions),
+            events,
+            failures: Vec::new(),
+        }
+    }
+
+    fn failures(first: [u64; 4], second: [u64; 4], seen: Seen) -> Vec<String> {
+        let row = row::find("syscall/null/full").unwrap();
+        judge(row, &figures(first), &figures(second), Ok(seen), Ratio::ZERO)
+            .unwrap()
+            .failures
+    }
+
+    const GOOD: [u64; 4] = [655, 1295, 655, 1295];
+
+    #[test]
+    fn agreeing_runs_with_the_promised_events_pass() {
+        assert!(failures(GOOD, GOOD, seen(61)).is_empty());
+    }
+
+    #[test]
+    fn differing_boots_fail() {
+        assert_eq!(
+            failures(GOOD, [655, 1305, 655, 1305], seen(61)),
+            ["two boots do not agree"]
+        );
+    }
+
+    #[test]
+    fn differing_repeats_fail() {
+        let odd = [655, 1295, 655, 1305];
+        assert_eq!(failures(odd, odd, seen(61)), ["the repeats differ by 1"]);
+    }
+
+    #[test]
+    fn a_path_of_another_length_fails() {
+        assert_eq!(
+            failures(GOOD, GOOD, seen(60)),
+            ["61 instructions by the clock, 60 in the logged run"]
+        );
+    }
+
+    #[test]
+    fn unpromised_events_fail() {
+        let mut seen = seen(61);
+        seen.events[Event::Sysret as usize] = Ratio::ZERO;
+        seen.events[Event::Iret as usize] = Ratio::whole(1);
+        assert_eq!(
+            failures(GOOD, GOOD, seen),
+            [
+                "0 sysret in an operation, promised 1",
+                "1 iret in an operation, promised 0"
+            ]
+        );
+    }
+
+    #[test]
+    fn calibration_must_leave_nothing_over() {
+        let read = |ticks: u64| {
+            let lines = [
+                "[bench] calibration rounds=10 ticks=103 loop=10".to_owned(),
+                format!("[bench] calibration rounds=20 ticks={ticks} loop=10"),
+            ];
+            Figures::read(lines.iter().map(String::as_str)).unwrap()
+        };
+        assert!(check_calibration(&read(203)).is_ok());
+        assert!(check_calibration(&read(204)).is_err());
+        assert!(check_calibration(&Figures::default()).is_err());
+    }
+}

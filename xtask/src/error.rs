@@ -1,0 +1,87 @@
+//! What can go wrong, each as one line that ends in the remedy.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use thiserror::Error;
+
+/// Everything a verb can fail with.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    /// A program or toolchain piece is not there.
+    #[error("{what} is missing; {remedy}")]
+    Missing { what: String, remedy: String },
+
+    /// A value given by the user is none that can be worked with.
+    #[error("{field} is `{value}`, {why}; {remedy}")]
+    Invalid {
+        field: &'static str,
+        value: String,
+        why: String,
+        remedy: String,
+    },
+
+    /// A file could not be read, written or made.
+    #[error("cannot {action} {}: {source}; {remedy}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+        remedy: &'static str,
+    },
+
+    /// A program could not be started at all.
+    #[error("cannot start `{command}`: {source}; {remedy}")]
+    Start {
+        command: String,
+        source: std::io::Error,
+        remedy: &'static str,
+    },
+
+    /// A program ended with a failing status.
+    #[error("`{command}` ended with {status}; {remedy}")]
+    Command {
+        command: String,
+        status: ExitStatus,
+        remedy: String,
+    },
+
+    /// Something that a program printed is not what was agreed.
+    #[error("{what} said `{line}`, which is not {wanted}; {remedy}")]
+    Unexpected {
+        what: &'static str,
+        line: String,
+        wanted: &'static str,
+        remedy: &'static str,
+    },
+
+    /// The guest did not end as it should. Its last lines are shown above the error.
+    #[error("{what}; {remedy}")]
+    Guest {
+        what: String,
+        tail: Vec<String>,
+        remedy: String,
+    },
+
+    /// Everything ran, and the result is bad.
+    #[error("{what}; {remedy}")]
+    Verdict { what: String, remedy: String },
+
+    /// Ctrl-C or a request to end.
+    #[error("interrupted; every machine that was running has been stopped")]
+    Interrupted,
+}
+
+impl Error {
+    /// The exit code of `xtask` for this error.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Invalid { .. } => 2,
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}
+
+/// Shorthand for results of this program.
+pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,190 @@
+//! ELF files: bytes at an address, and the symbol there.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
+
+use crate::error::{Error, Result};
+
+/// What is needed of an executable ELF file.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    /// Executable segments: first address and contents.
+    code: Vec<(u64, Vec<u8>)>,
+    /// Symbols by address: address, size, readable name.
+    symbols: Vec<(u64, u64, String)>,
+}
+
+impl Image {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let bytes = fs::read(path).map_err(|source| Error::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+            remedy: "build it with `cargo xtask build`",
+        })?;
+        Self::parse(&bytes).map_err(|why| Error::Invalid {
+            field: "the program",
+            value: path.display().to_string(),
+            why: format!("which is no ELF64 executable for x86-64 ({why})"),
+            remedy: "give the name of a program in example-os/user or a static ELF64 file".to_owned(),
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let file = object::File::parse(bytes).map_err(|error| error.to_string())?;
+        if file.architecture() != object::Architecture::X86_64 || !file.is_64() {
+            return Err(format!("it is for {:?}", file.architecture()));
+        }
+        if file.kind() != object::ObjectKind::Executable {
+            return Err(format!("it is a {:?} file", file.kind()));
+        }
+        let mut code = Vec::new();
+        for segment in file.segments() {
+            let executable =
+                matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
+            if executable {
+                let data = segment.data().map_err(|error| error.to_string())?;
+                code.push((segment.address(), data.to_vec()));
+            }
+        }
+        let mut symbols: Vec<_> = file
+            .symbols()
+            .filter(|symbol| {
+                symbol.is_definition()
+                    && matches!(
+                        symbol.kind(),
+                        SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown
+                    )
+            })
+            .filter_map(|symbol| {
+                let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
+                Some((symbol.address(), symbol.size(), name))
+            })
+            .filter(|(_, _, name)| !name.is_empty())
+            .collect();
+        symbols.sort_by(|a, b| (a.0, a.1, &a.2).cmp(&(b.0, b.1, &b.2)));
+        Ok(Self { code, symbols })
+    }
+
+    /// An image of one piece of code, for tests of what reads images.
+    #[cfg(test)]
+    pub(crate) fn from_code(start: u64, bytes: &[u8]) -> Self {
+        Self {
+            code: vec![(start, bytes.to_vec())],
+            symbols: Vec::new(),
+        }
+    }
+
+    /// The bytes from `address` to the end of its segment; `None` outside executable segments.
+    pub(crate) fn bytes_at(&self, address: u64) -> Option<&[u8]> {
+        self.code.iter().find_map(|(start, bytes)| {
+            let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
+            bytes.get(offset..).filter(|rest| !rest.is_empty())
+        })
+    }
+
+    /// Where there is code.
+    pub(crate) fn code_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.code
+            .iter()
+            .map(|(start, bytes)| *start..*start + bytes.len() as u64)
+    }
+
+    /// Addresses of symbols whose readable name, generic arguments left out, ends in `path`.
+    pub(crate) fn addresses_of(&self, path: &str) -> Vec<u64> {
+        let mut found: Vec<u64> = self
+            .symbols
+            .iter()
+            .filter(|(_, _, name)| {
+                without_generics(name)
+                    .strip_suffix(path)
+                    .is_some_and(|before| before.is_empty() || before.ends_with("::"))
+            })
+            .map(|(address, _, _)| *address)
+            .collect();
+        found.dedup();
+        found
+    }
+
+    /// Name and offset of the symbol that covers an address.
+    pub(crate) fn symbol_at(&self, address: u64) -> Option<(&str, u64)> {
+        let after = self.symbols.partition_point(|(start, _, _)| *start <= address);
+        let covers = |&&(start, size, _): &&(u64, u64, String)| size == 0 || address < start + size;
+        self.symbols[..after]
+            .iter()
+            .rev()
+            .take(8)
+            .find(covers)
+            .map(|(start, _, name)| (name.as_str(), address - start))
+    }
+}
+
+/// A path without `<…>` parts.
+fn without_generics(name: &str) -> String {
+    let mut depth = 0_u32;
+    let mut plain = String::new();
+    for character in name.chars() {
+        match character {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => plain.push(character),
+            _ => {}
+        }
+    }
+    plain.trim_end_matches("::").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Image {
+        Image {
+            code: vec![(0x1000, vec![0x90, 0x0f, 0x05, 0xc3])],
+            symbols: vec![
+                (0x1000, 3, "kernel::task::switch_to".to_owned()),
+                (0x1003, 0, "label".to_owned()),
+            ],
+        }
+    }
+
+    #[test]
+    fn gives_bytes_inside_segments_only() {
+        let image = sample();
+        assert_eq!(image.bytes_at(0x1001), Some(&[0x0f, 0x05, 0xc3][..]));
+        assert_eq!(image.bytes_at(0x0fff), None);
+        assert_eq!(image.bytes_at(0x1004), None);
+        assert!(image.code_ranges().eq(std::iter::once(0x1000..0x1004)));
+    }
+
+    #[test]
+    fn finds_the_symbol_around_an_address() {
+        let image = sample();
+        assert_eq!(image.symbol_at(0x1001), Some(("kernel::task::switch_to", 1)));
+        assert_eq!(image.symbol_at(0x1003), Some(("label", 0)));
+        assert_eq!(image.symbol_at(0x10), None);
+    }
+
+    #[test]
+    fn finds_a_function_by_the_end_of_its_path() {
+        let image = sample();
+        assert_eq!(image.addresses_of("switch_to"), [0x1000]);
+        assert_eq!(image.addresses_of("task::switch_to"), [0x1000]);
+        assert!(image.addresses_of("itch_to").is_empty());
+    }
+
+    #[test]
+    fn generic_arguments_are_no_part_of_a_path() {
+        assert_eq!(without_generics("a::b::<c::D>"), "a::b");
+        assert_eq!(without_generics("<a::B as c::D>::e"), "::e");
+    }
+
+    #[test]
+    fn a_text_file_is_no_image() {
+        assert!(Image::parse(b"#!/bin/sh\n").is_err());
+    }
+}

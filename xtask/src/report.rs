@@ -1,0 +1,260 @@
+//! The results of `bench`: a table for people, JSON for programs.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde_json::{Map, Value, json};
+
+use crate::event::Event;
+use crate::ratio::Ratio;
+use crate::row::Row;
+
+/// Widest table.
+const WIDTH: u16 = 100;
+
+/// One row's results.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    /// Which row.
+    pub(crate) row: &'static Row,
+    /// Instructions for one operation.
+    pub(crate) instructions: Ratio,
+    /// Largest less smallest figure over the repeats.
+    pub(crate) spread: Ratio,
+    /// Events for one operation, in the order of [`Event::ALL`]; `None` when the executed path was not seen.
+    pub(crate) events: Option<[Ratio; Event::ALL.len()]>,
+    /// Median cycles on the host's CPU.
+    pub(crate) cycles: Option<Ratio>,
+    /// What is wrong with the row.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Everything that a report says.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// CPU model of the machine.
+    pub(crate) cpu: String,
+    /// QEMU's version.
+    pub(crate) qemu: String,
+    /// Rows in order.
+    pub(crate) rows: Vec<Measured>,
+    /// Rows that cannot run here, with the reason.
+    pub(crate) skipped: Vec<(String, String)>,
+}
+
+fn amount(value: Ratio) -> Value {
+    value
+        .as_whole()
+        .and_then(|whole| i64::try_from(whole).ok())
+        .map_or_else(|| json!(value.as_f64()), |whole| json!(whole))
+}
+
+/// Events that happened, in words.
+fn event_words(events: &[Ratio]) -> String {
+    Event::ALL
+        .iter()
+        .zip(events)
+        .filter(|(_, count)| **count != Ratio::ZERO)
+        .map(|(event, count)| format!("{count} {}", event.name()))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+impl Report {
+    /// JSON in schema 1. A field that was not measured is absent.
+    pub(crate) fn json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|measured| {
+                let mut row = Map::new();
+                row.insert("name".to_owned(), json!(measured.row.name));
+                if let Some(seed) = measured.row.seed {
+                    row.insert("seed".to_owned(), json!(seed));
+                }
+                row.insert("instructions".to_owned(), amount(measured.instructions));
+                row.insert("instructions_spread".to_owned(), amount(measured.spread));
+                if let Some(events) = &measured.events {
+                    let events: Map<String, Value> = Event::ALL
+                        .iter()
+                        .zip(events)
+                        .map(|(event, count)| (event.name().to_owned(), amount(*count)))
+                        .collect();
+                    row.insert("events".to_owned(), Value::Object(events));
+                }
+                if let Some(cycles) = measured.cycles {
+                    row.insert("cycles".to_owned(), amount(cycles));
+                }
+                if let Some(target) = measured.row.target {
+                    row.insert("target".to_owned(), json!(target));
+                }
+                if !measured.failures.is_empty() {
+                    row.insert("failures".to_owned(), json!(measured.failures));
+                }
+                Value::Object(row)
+            })
+            .collect();
+        json!({
+            "schema": 1,
+            "clock": "icount",
+            "cpu": self.cpu,
+            "qemu": self.qemu,
+            "rows": rows,
+        })
+    }
+
+    /// The table.
+    pub(crate) fn table(&self) -> String {
+        let with_cycles = self.rows.iter().any(|measured| measured.cycles.is_some());
+        let mut table = Table::new();
+        table
+            .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(WIDTH);
+        let mut header = vec!["row", "seed", "instr.", "target", "Linux"];
+        if with_cycles {
+            header.push("cycles");
+        }
+        header.push("events of one operation");
+        table.set_header(header);
+        for measured in &self.rows {
+            let row = measured.row;
+            let spread = if measured.spread == Ratio::ZERO {
+                String::new()
+            } else {
+                format!(" +{}", measured.spread)
+            };
+            let mut cells = vec![
+                row.name.to_owned(),
+                row.seed.unwrap_or("").to_owned(),
+                format!("{}{spread}", measured.instructions),
+                row.target.map_or_else(String::new, |target| format!("≤ {target}")),
+                row.linux
+                    .map_or_else(String::new, |linux| format!("{} / {}", linux.lean, linux.default)),
+            ];
+            if with_cycles {
+                cells.push(measured.cycles.map_or_else(String::new, |cycles| cycles.to_string()));
+            }
+            cells.push(
+                measured
+                    .events
+                    .as_ref()
+                    .map_or_else(|| "not seen".to_owned(), |events| event_words(events)),
+            );
+            table.add_row(cells);
+        }
+        for column in [2, 3, 4] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.trim_fmt()
+    }
+
+    /// What a reader must know beside the table.
+    pub(crate) fn notes(&self) -> String {
+        let mut notes = format!(
+            "Instructions for one operation, exact: QEMU {} TCG, -icount shift=0, CPU {}.\n\
+             The entering instruction counts; the loop around it is taken off. Linux: 6.1 in the same\n\
+             emulator, optional work off / as distributed, Haswell.\n",
+            self.qemu, self.cpu
+        );
+        if self.rows.iter().any(|measured| measured.row.seed == Some("000")) {
+            notes.push_str(
+                "Seed 000: instruction counts have the reverse sign. SYSRET takes more instructions than\n\
+                 IRET, each of which is cheaper on a real CPU; an instruction count cannot show that.\n",
+            );
+        }
+        for measured in &self.rows {
+            if let Some(target) = measured.row.target
+                && measured.instructions > Ratio::whole(target)
+            {
+                notes.push_str(&format!(
+                    "over target: {} takes {}, wanted {target} at most\n",
+                    measured.row.name, measured.instructions
+                ));
+            }
+        }
+        for (row, reason) in &self.skipped {
+            notes.push_str(&format!("skipped: {row}: {reason}\n"));
+        }
+        for measured in &self.rows {
+            for failure in &measured.failures {
+                notes.push_str(&format!("FAILED: {}: {failure}\n", measured.row.name));
+            }
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row;
+
+    fn report() -> Report {
+        let mut events = [Ratio::ZERO; Event::ALL.len()];
+        events[Event::Sysret as usize] = Ratio::whole(1);
+        events[Event::Swapgs as usize] = Ratio::whole(2);
+        Report {
+            cpu: "Skylake-Client".to_owned(),
+            qemu: "7.2.22".to_owned(),
+            rows: row::ROWS
+                .iter()
+                .map(|row| Measured {
+                    row,
+                    instructions: Ratio::whole(61),
+                    spread: Ratio::ZERO,
+                    events: Some(events),
+                    cycles: None,
+                    failures: Vec::new(),
+                })
+                .collect(),
+            skipped: vec![("sysenter/null/64".to_owned(), "AMD".to_owned())],
+        }
+    }
+
+    #[test]
+    fn table_fits_a_hundred_columns() {
+        let mut report = report();
+        for measured in &mut report.rows {
+            measured.events = Some([Ratio::whole(2); Event::ALL.len()]);
+            measured.cycles = Some(Ratio::whole(123_456));
+        }
+        for line in report.table().lines() {
+            assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
+        }
+    }
+
+    #[test]
+    fn notes_fit_and_name_the_reverse_sign() {
+        let notes = report().notes();
+        assert!(notes.contains("reverse sign"));
+        assert!(notes.contains("skipped: sysenter/null/64: AMD"));
+        for line in notes.lines() {
+            assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
+        }
+    }
+
+    #[test]
+    fn json_has_no_field_that_was_not_measured() {
+        let json = report().json();
+        assert_eq!(json["schema"], 1);
+        let row = &json["rows"][0];
+        assert_eq!(row["name"], "syscall/null/full");
+        assert_eq!(row["instructions"], 61);
+        assert_eq!(row["events"]["sysret"], 1);
+        assert_eq!(row["events"]["iret"], 0);
+        assert!(row.get("cycles").is_none());
+        assert!(row.get("failures").is_none());
+    }
+
+    #[test]
+    fn target_that_is_missed_is_named() {
+        let mut report = report();
+        report.rows[0].instructions = Ratio::whole(70);
+        assert!(
+            report
+                .notes()
+                .contains("over target: syscall/null/full takes 70, wanted 64 at most")
+        );
+    }
+}

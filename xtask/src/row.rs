@@ -1,0 +1,239 @@
+//! The rows of the benchmark: seed, target, what Linux takes, and the events each name promises.
+
+use crate::event::Event;
+
+/// What Linux 6.1 takes for the same in the same emulator, instructions on a Haswell model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Linux {
+    /// With mitigations off and the optional work of the entry path configured away.
+    pub(crate) lean: u32,
+    /// With the distribution's command line.
+    pub(crate) default: u32,
+}
+
+/// One row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    /// The stable name, used by filters and in JSON.
+    pub(crate) name: &'static str,
+    /// The experiment that the row reproduces, if any.
+    pub(crate) seed: Option<&'static str>,
+    /// At most so many instructions.
+    pub(crate) target: Option<u32>,
+    /// Linux beside it.
+    pub(crate) linux: Option<Linux>,
+    /// Exact number of events in each operation. An event that is not named is only reported.
+    pub(crate) promise: &'static [(Event, u32)],
+    /// Whether each round maps another page, and so every 512th a page table.
+    pub(crate) maps_pages: bool,
+}
+
+/// Up to so many rounds, a row that maps pages fills one page table in both of its stretches.
+pub(crate) const ROUNDS_IN_ONE_PAGE_TABLE: u32 = 256;
+
+const fn linux(lean: u32, default: u32) -> Option<Linux> {
+    Some(Linux { lean, default })
+}
+
+/// Entered by SYSCALL and left by SYSRET, nothing else in between.
+const BY_SYSRET: &[(Event, u32)] = &[
+    (Event::Sysret, 1),
+    (Event::Iret, 0),
+    (Event::Fault, 0),
+    (Event::Interrupt, 0),
+    (Event::Switch, 0),
+];
+
+/// Every row, in the order of the report.
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        name: "syscall/null/full",
+        seed: Some("003"),
+        target: Some(64),
+        linux: linux(194, 221),
+        promise: BY_SYSRET,
+        maps_pages: false,
+    },
+    Row {
+        name: "syscall/null/iret",
+        seed: Some("000"),
+        target: Some(66),
+        linux: None,
+        promise: &[
+            (Event::Sysret, 0),
+            (Event::Iret, 1),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
+        name: "syscall/getppid",
+        seed: None,
+        target: Some(105),
+        linux: linux(308, 341),
+        promise: BY_SYSRET,
+        maps_pages: false,
+    },
+    Row {
+        name: "fault/zero-page/iret",
+        seed: Some("000"),
+        target: Some(240),
+        linux: linux(1125, 1254),
+        promise: &[
+            (Event::Fault, 1),
+            (Event::Iret, 1),
+            (Event::Sysret, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: true,
+    },
+    Row {
+        name: "fault/zero-page/sysret-dead",
+        seed: Some("000"),
+        target: Some(260),
+        linux: linux(1125, 1254),
+        promise: &[
+            (Event::Fault, 1),
+            (Event::Sysret, 1),
+            (Event::Iret, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: true,
+    },
+    Row {
+        name: "exception/user",
+        seed: None,
+        target: Some(72),
+        linux: None,
+        promise: &[
+            (Event::Fault, 1),
+            (Event::Iret, 1),
+            (Event::Sysret, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
+        name: "switch/yield/2p",
+        seed: Some("002"),
+        target: Some(240),
+        linux: linux(1940, 2080),
+        promise: &[
+            (Event::Switch, 1),
+            (Event::Sysret, 1),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
+        name: "switch/pipe/2p-0k",
+        seed: Some("002"),
+        target: Some(600),
+        linux: linux(5871, 6341),
+        promise: &[
+            (Event::Switch, 1),
+            (Event::Sysret, 2),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
+        name: "tracking/kill-winch/off",
+        seed: Some("004"),
+        target: Some(180),
+        linux: linux(1050, 1407),
+        promise: BY_SYSRET,
+        maps_pages: false,
+    },
+    Row {
+        name: "irqflag/simulation/toggled",
+        seed: Some("003"),
+        target: None,
+        linux: None,
+        promise: &[
+            (Event::InterruptFlag, 2),
+            (Event::Sysret, 0),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
+        name: "irqflag/simulation/untouched",
+        seed: Some("003"),
+        target: None,
+        linux: None,
+        promise: &[
+            (Event::InterruptFlag, 0),
+            (Event::Sysret, 0),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
+        name: "pipe/self",
+        seed: Some("002"),
+        target: None,
+        linux: linux(2065, 2386),
+        promise: &[
+            (Event::Switch, 0),
+            (Event::Sysret, 2),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+        ],
+        maps_pages: false,
+    },
+];
+
+/// The row of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.name == name)
+}
+
+/// The rows whose name contains `filter`.
+pub(crate) fn matching(filter: &str) -> Vec<&'static Row> {
+    ROWS.iter().filter(|row| row.name.contains(filter)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (position, row) in ROWS.iter().enumerate() {
+            assert!(ROWS[position + 1..].iter().all(|other| other.name != row.name));
+        }
+    }
+
+    #[test]
+    fn every_row_promises_how_it_is_left() {
+        for row in ROWS {
+            for event in [Event::Sysret, Event::Iret, Event::Fault] {
+                assert!(
+                    row.promise.iter().any(|(named, _)| *named == event),
+                    "{} says nothing about {event:?}",
+                    row.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn filter_takes_any_part_of_the_name() {
+        let names: Vec<_> = matching("zero-page").iter().map(|row| row.name).collect();
+        assert_eq!(names, ["fault/zero-page/iret", "fault/zero-page/sysret-dead"]);
+        assert!(matching("nonsense").is_empty());
+    }
+}

@@ -1,0 +1,137 @@
+//! `cargo xtask run`: boots the kernel with one program and shows what it prints.
+
+use std::path::Path;
+
+use crate::build::{self, Profile, write_archive};
+use crate::error::{Error, Result};
+use crate::guest::{self, NoLog};
+use crate::image::Image;
+use crate::machine::{self, Accel, Boot, Clock, DEFAULT_CPU, Machine, Qemu, shown};
+use crate::setup::Setup;
+use crate::workspace::Workspace;
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Program to run as process 1: a name from example-os/user, or the path of a static ELF64 file
+    #[arg(long, default_value = "init", value_name = "NAME|PATH")]
+    program: String,
+
+    /// How the compiler optimises
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+
+    #[command(flatten)]
+    machine: machine::Options,
+
+    /// Arguments for the program
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    arguments: Vec<String>,
+}
+
+/// The kernel's command line that starts a program.
+pub(crate) fn command_line(program: &str, arguments: &[String]) -> String {
+    let mut line = format!("init=bin/{program}");
+    if !arguments.is_empty() {
+        line.push_str(" -- ");
+        line.push_str(&arguments.join(" "));
+    }
+    line
+}
+
+/// The CPU model to use, checked against the emulator's list.
+pub(crate) fn model(options: &machine::Options, accel: Accel, qemu: &Qemu) -> Result<String> {
+    match &options.cpu {
+        Some(model) => qemu.check_model(model).map(|()| model.clone()),
+        None if accel == Accel::Kvm => Ok("host".to_owned()),
+        None => Ok(DEFAULT_CPU.to_owned()),
+    }
+}
+
+/// `cargo xtask run`.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let mut setup = Setup::new(&workspace);
+    let qemu = setup.require_qemu()?;
+    let (accel, why) = machine::choose(args.machine.accel)?;
+    let cpu = model(&args.machine, accel, &qemu)?;
+    let from_file = args.program.contains('/');
+    if from_file {
+        Image::read(Path::new(&args.program))?;
+    } else if !workspace.programs.contains(&args.program) {
+        return Err(Error::Invalid {
+            field: "--program",
+            value: args.program.clone(),
+            why: "which is no program of example-os/user".to_owned(),
+            remedy: format!(
+                "take one of {}, or a path with a slash in it",
+                workspace.programs.join(", ")
+            ),
+        });
+    }
+    let mut built = build::build(&workspace, &mut setup, args.profile)?;
+    let name = if from_file {
+        let path = Path::new(&args.program);
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        built.programs.retain(|(known, _)| *known != name);
+        built.programs.push((name.clone(), path.to_owned()));
+        built.archive = workspace.guest_target().join("programs-given.cpio");
+        write_archive(&built.archive, &built.programs)?;
+        name
+    } else {
+        args.program.clone()
+    };
+    if let Some(bad) = args
+        .arguments
+        .iter()
+        .chain([&name])
+        .find(|word| word.is_empty() || word.contains(char::is_whitespace))
+    {
+        return Err(Error::Invalid {
+            field: "an argument",
+            value: bad.clone(),
+            why: "which is empty or has a space, where the kernel's command line ends a word".to_owned(),
+            remedy: "use words without spaces".to_owned(),
+        });
+    }
+    eprintln!("booting on {accel:?} ({why}), CPU {cpu}, {} MiB", args.machine.memory);
+    let machine = Machine {
+        qemu,
+        accel,
+        cpu,
+        memory: args.machine.memory,
+        boot: Boot {
+            kernel: built.kernel,
+            archive: Some(built.archive),
+            append: command_line(&name, &args.arguments),
+        },
+        clock: Clock::Host,
+        logged: Vec::new(),
+    };
+    if args.machine.verbose {
+        eprintln!("{}", shown(&machine.command()));
+    }
+    let ended = guest::boot(&machine, args.machine.limit(), &mut NoLog, &mut |line| {
+        println!("{line}")
+    })?;
+    if let Some(time) = ended.until_user {
+        eprintln!("first user instruction after {:.2} s", time.as_secs_f64());
+    }
+    if ended.is_success() { Ok(()) } else { Err(ended.error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_names_program_and_arguments() {
+        assert_eq!(command_line("hello", &[]), "init=bin/hello");
+        assert_eq!(
+            command_line("bench", &["--rounds".to_owned(), "4".to_owned()]),
+            "init=bin/bench -- --rounds 4"
+        );
+    }
+}

@@ -1,0 +1,270 @@
+//! `cargo xtask setup`: finds or installs what the other verbs need.
+//!
+//! The other verbs ask for their own needs through [`Setup::require`], which is silent and stays away from
+//! the network when all is there.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::{Command, Stdio};
+
+use crate::error::{Error, Result};
+use crate::machine::{QEMU, Qemu};
+use crate::toolchain::{GUEST_TARGET, Installed, NIGHTLY, Piece, Toolchain, install, query};
+use crate::workspace::Workspace;
+
+/// Arguments of `setup`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Rust pieces come from rustup; QEMU from apt when run as root, else it is asked for on a terminal."
+)]
+pub(crate) struct Args {}
+
+/// The distribution's packages that hold the emulator and its firmware.
+const QEMU_PACKAGES: [&str; 2] = ["qemu-system-x86", "seabios"];
+
+/// A set of pieces that a verb needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Build for the guest.
+    Guest,
+    /// Build test images.
+    TestImages,
+    /// Lint and format.
+    Lints,
+    /// Lint test images.
+    NightlyLints,
+    /// Build with the oldest compiler.
+    Oldest,
+    /// Read what the compiler made.
+    Tools,
+}
+
+impl Need {
+    const ALL: [Self; 6] = [
+        Self::Guest,
+        Self::Lints,
+        Self::Tools,
+        Self::TestImages,
+        Self::NightlyLints,
+        Self::Oldest,
+    ];
+
+    /// The pieces that rustup installs for it.
+    fn pieces(self, oldest: &str) -> Vec<Piece> {
+        let target = |toolchain| Piece::Target(toolchain, GUEST_TARGET.to_owned());
+        let component = |toolchain, name: &str| Piece::Component(toolchain, name.to_owned());
+        match self {
+            Self::Guest => vec![target(Toolchain::Active)],
+            Self::TestImages => vec![Piece::Toolchain(NIGHTLY.to_owned()), target(Toolchain::nightly())],
+            Self::Lints => vec![
+                component(Toolchain::Active, "rustfmt"),
+                component(Toolchain::Active, "clippy"),
+            ],
+            Self::NightlyLints => vec![
+                Piece::Toolchain(NIGHTLY.to_owned()),
+                target(Toolchain::nightly()),
+                component(Toolchain::nightly(), "clippy"),
+            ],
+            Self::Oldest => vec![
+                Piece::Toolchain(oldest.to_owned()),
+                target(Toolchain::Named(oldest.to_owned())),
+            ],
+            Self::Tools => vec![component(Toolchain::Active, "llvm-tools")],
+        }
+    }
+}
+
+/// What has been found so far.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    installed: Installed,
+    oldest: String,
+    /// Whether to say what was found, not only what was done.
+    talkative: bool,
+}
+
+impl Setup {
+    /// Nothing found yet; silent about what is there.
+    pub(crate) fn new(workspace: &Workspace) -> Self {
+        Self {
+            installed: Installed::default(),
+            oldest: workspace.oldest.clone(),
+            talkative: false,
+        }
+    }
+
+    fn found(&self, text: &str) {
+        if self.talkative {
+            println!("found      {text}");
+        }
+    }
+
+    /// Makes sure that the pieces for a need are there.
+    pub(crate) fn require(&mut self, need: Need) -> Result<()> {
+        for piece in need.pieces(&self.oldest) {
+            if self.installed.has(&piece) {
+                self.found(&piece.name());
+                continue;
+            }
+            eprintln!(
+                "installing {} with `rustup {}`",
+                piece.name(),
+                piece.install().join(" ")
+            );
+            install(&piece)?;
+            self.installed.forget();
+            if !self.installed.has(&piece) {
+                return Err(Error::Missing {
+                    what: piece.name(),
+                    remedy: format!(
+                        "rustup said that it was installed: see `rustup {}`",
+                        piece.install().join(" ")
+                    ),
+                });
+            }
+            println!("installed  {}", piece.name());
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the emulator is there.
+    pub(crate) fn require_qemu(&self) -> Result<Qemu> {
+        if let Some(qemu) = Qemu::find()? {
+            self.found(&format!("QEMU {} at {}", qemu.version_text(), qemu.path.display()));
+            return Ok(qemu);
+        }
+        install_qemu()?;
+        let qemu = Qemu::find()?.ok_or_else(missing_qemu)?;
+        println!("installed  QEMU {} at {}", qemu.version_text(), qemu.path.display());
+        Ok(qemu)
+    }
+}
+
+/// The command that installs the emulator, without the part that makes it run as root.
+fn apt_words() -> Vec<&'static str> {
+    let mut words = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
+    words.extend(QEMU_PACKAGES);
+    words
+}
+
+fn missing_qemu() -> Error {
+    let remedy = if which::which("apt-get").is_ok() {
+        format!("run `sudo {}`", apt_words().join(" "))
+    } else {
+        format!("install the package that holds {QEMU}, version 7.2 or newer")
+    };
+    Error::Missing {
+        what: QEMU.to_owned(),
+        remedy,
+    }
+}
+
+/// Installs the emulator where that is allowed: as root, or after asking on a terminal.
+fn install_qemu() -> Result<()> {
+    if which::which("apt-get").is_err() {
+        return Err(missing_qemu());
+    }
+    let words = apt_words();
+    let prefix: &[&str] = if rustix::process::geteuid().is_root() {
+        &[]
+    } else if std::io::stdin().is_terminal() && which::which("sudo").is_ok() {
+        eprint!("{QEMU} is missing. Run `sudo {}`? [y/N] ", words.join(" "));
+        let mut answer = String::new();
+        let asked = std::io::stderr()
+            .flush()
+            .and_then(|()| std::io::stdin().lock().read_line(&mut answer));
+        if asked.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(missing_qemu());
+        }
+        &["sudo"]
+    } else {
+        return Err(missing_qemu());
+    };
+    eprintln!("installing {QEMU} with `{}`", words.join(" "));
+    if run_words(prefix, &words)? {
+        return Ok(());
+    }
+    // The package lists of a fresh machine are empty.
+    if run_words(prefix, &["apt-get", "update"])? && run_words(prefix, &words)? {
+        return Ok(());
+    }
+    Err(missing_qemu())
+}
+
+fn run_words(prefix: &[&str], words: &[&str]) -> Result<bool> {
+    let all: Vec<&str> = prefix.iter().chain(words).copied().collect();
+    let [program, arguments @ ..] = &all[..] else {
+        return Ok(false);
+    };
+    Command::new(program)
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(if prefix.is_empty() {
+            Stdio::null()
+        } else {
+            Stdio::inherit()
+        })
+        .stdout(Stdio::null())
+        .status()
+        .map(|status| status.success())
+        .map_err(|source| Error::Start {
+            command: all.join(" "),
+            source,
+            remedy: "install QEMU 7.2 or newer by hand",
+        })
+}
+
+/// `cargo xtask setup`.
+pub(crate) fn run(_: &Args) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let mut setup = Setup::new(&workspace);
+    setup.talkative = true;
+    let version = query("rustc", &["--version"]).unwrap_or_default();
+    setup.found(&format!("{} (active)", version.trim()));
+    let mut failed = Vec::new();
+    let mut pieces_seen = Vec::new();
+    for need in Need::ALL {
+        let pieces = need.pieces(&workspace.oldest);
+        if pieces.iter().all(|piece| pieces_seen.contains(piece)) {
+            continue;
+        }
+        pieces_seen.extend(pieces);
+        if let Err(error) = setup.require(need) {
+            println!("missing    {error}");
+            failed.push(error);
+        }
+    }
+    let qemu = setup.require_qemu();
+    if let Err(error) = qemu {
+        println!("missing    {error}");
+        failed.push(error);
+    }
+    match failed.into_iter().next() {
+        None => Ok(()),
+        Some(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_need_has_pieces_that_rustup_can_install() {
+        for need in Need::ALL {
+            let pieces = need.pieces("1.88");
+            assert!(!pieces.is_empty());
+            for piece in pieces {
+                let words = piece.install();
+                assert!(words[1] == "add" || words[1] == "install", "{words:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn emulator_is_installed_without_questions() {
+        assert_eq!(
+            apt_words().join(" "),
+            "apt-get install --yes --no-install-recommends qemu-system-x86 seabios"
+        );
+    }
+}
