@@ -11,7 +11,7 @@ use core::arch::naked_asm;
 
 use user::{control, sys};
 
-/// Reads the time-stamp counter; the timed stretch begins after its return.
+/// Reads the time-stamp counter into RAX and destroys RDX; the timed stretch begins after its return.
 ///
 /// A logged run is cut at this symbol, hence the plain name.
 #[unsafe(no_mangle)]
@@ -21,7 +21,7 @@ pub(crate) extern "sysv64" fn bench_mark_begin() -> u64 {
     naked_asm!("push rdx", "rdtsc", "shl rdx, 32", "or rax, rdx", "pop rdx", "ret")
 }
 
-/// Reads the time-stamp counter; the timed stretch ends at the call of it.
+/// Reads the time-stamp counter into RAX and destroys RDX; the timed stretch ends at the call of it.
 ///
 /// A logged run is cut at this symbol, hence the plain name.
 #[unsafe(no_mangle)]
@@ -30,16 +30,30 @@ pub(crate) extern "sysv64" fn bench_mark_end() -> u64 {
     naked_asm!("rdtsc", "shl rdx, 32", "or rax, rdx", "ret")
 }
 
-/// Defines a function that runs `$body` for `rounds` rounds and returns the ticks that took.
+/// What a timed loop leaves.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Timed {
+    /// Ticks from the first mark to the second.
+    pub(crate) ticks: u64,
+    /// RAX after the last round: what its last system call or load gave.
+    pub(crate) last: u64,
+}
+
+/// Defines a function that runs `$body` for `rounds` rounds.
 ///
-/// DEC and JNZ are 2 instructions of each round. `$before` runs once ahead of the timed stretch
-/// and `$after` once behind it. In all three R13, R14 and R15 hold the other arguments; R12 and
-/// RBX belong to the loop. What surrounds the rounds takes the same time for any number of them,
-/// so it cancels between two measurements.
+/// DEC and JNZ are 2 instructions of each round. `$before` runs once ahead of the timed stretch, `$once` at its
+/// beginning, and `$after` once behind it. In all of them R13, R14 and R15 hold the other arguments; R12, RBX and RBP
+/// belong to the loop. What surrounds the rounds takes the same time for any number of them, so it cancels between two
+/// measurements.
 macro_rules! timed {
     (
         $(#[$doc:meta])*
-        $name:ident: [$($before:literal),*] [$($body:literal),*] [$($after:literal),*]
+        $name:ident:
+        before [$($before:literal),*]
+        once [$($once:literal),*]
+        round [$($body:literal),*]
+        after [$($after:literal),*]
         $(, $key:ident = const $value:expr)*
     ) => {
         $(#[$doc])*
@@ -49,9 +63,10 @@ macro_rules! timed {
             first: usize,
             second: usize,
             third: usize,
-        ) -> u64 {
+        ) -> Timed {
             naked_asm!(
                 "push rbx",
+                "push rbp",
                 "push r12",
                 "push r13",
                 "push r14",
@@ -61,22 +76,29 @@ macro_rules! timed {
                 "mov r14, rdx",
                 "mov r15, rcx",
                 $($before,)*
+                // Destroys RAX and RDX.
                 "call {begin}",
                 "mov rbx, rax",
+                "xor eax, eax",
+                $($once,)*
                 ".balign 64",
                 "2:",
                 $($body,)*
                 "dec r12",
                 "jnz 2b",
+                "mov rbp, rax",
                 "call {end}",
                 "sub rax, rbx",
                 "mov rbx, rax",
                 $($after,)*
+                // The two words of the result.
                 "mov rax, rbx",
+                "mov rdx, rbp",
                 "pop r15",
                 "pop r14",
                 "pop r13",
                 "pop r12",
+                "pop rbp",
                 "pop rbx",
                 "ret",
                 begin = sym bench_mark_begin,
@@ -92,9 +114,11 @@ timed! {
     ///
     /// # Safety
     /// 1. `rounds` is not 0.
-    calibration: []
-    ["nop", "nop", "nop", "nop", "nop", "nop", "nop", "nop"]
-    []
+    calibration:
+    before []
+    once []
+    round ["nop", "nop", "nop", "nop", "nop", "nop", "nop", "nop"]
+    after []
 }
 
 timed! {
@@ -103,9 +127,11 @@ timed! {
     /// # Safety
     /// 1. `rounds` is not 0.
     /// 2. The call ignores its arguments.
-    system_call: []
-    ["mov eax, r13d", "syscall"]
-    []
+    system_call:
+    before []
+    once []
+    round ["mov eax, r13d", "syscall"]
+    after []
 }
 
 timed! {
@@ -114,9 +140,11 @@ timed! {
     /// # Safety
     /// 1. `rounds` is not 0.
     /// 2. The signal is one that does nothing.
-    kill: ["mov edi, r13d", "mov esi, r14d"]
-    ["mov eax, {kill}", "syscall"]
-    [],
+    kill:
+    before []
+    once ["mov edi, r13d", "mov esi, r14d"]
+    round ["mov eax, {kill}", "syscall"]
+    after [],
     kill = const sys::KILL
 }
 
@@ -126,9 +154,11 @@ timed! {
     /// # Safety
     /// 1. `rounds` is not 0.
     /// 2. That many pages are mapped readable at `first`.
-    touch: []
-    ["movzx eax, byte ptr [r13]", "add r13, {page}"]
-    [],
+    touch:
+    before []
+    once []
+    round ["movzx eax, byte ptr [r13]", "add r13, {page}"]
+    after [],
     page = const sys::PAGE_BYTES
 }
 
@@ -140,13 +170,11 @@ timed! {
     /// # Safety
     /// 1. `rounds` is not 0.
     /// 2. That many pages are mapped readable at `first`.
-    touch_with_sysret: [
-        "mov eax, {control}", "mov edi, {fault_exit}", "mov esi, 1", "syscall"
-    ]
-    ["movzx eax, byte ptr [r13]", "add r13, {page}"]
-    [
-        "mov eax, {control}", "mov edi, {fault_exit}", "xor esi, esi", "syscall"
-    ],
+    touch_with_sysret:
+    before ["mov eax, {control}", "mov edi, {fault_exit}", "mov esi, 1", "syscall"]
+    once []
+    round ["movzx eax, byte ptr [r13]", "add r13, {page}"]
+    after ["mov eax, {control}", "mov edi, {fault_exit}", "xor esi, esi", "syscall"],
     page = const sys::PAGE_BYTES,
     control = const control::NUMBER,
     fault_exit = const control::FAULT_EXIT
@@ -158,9 +186,11 @@ timed! {
     /// # Safety
     /// 1. `rounds` is not 0.
     /// 2. The kernel skips UD2.
-    undefined: []
-    ["ud2"]
-    []
+    undefined:
+    before []
+    once []
+    round ["ud2"]
+    after []
 }
 
 timed! {
@@ -170,12 +200,14 @@ timed! {
     /// # Safety
     /// 1. `rounds` is not 0.
     /// 2. `third` is the address of a byte that nothing else uses.
-    write_and_read: ["mov rsi, r15", "mov edx, 1"]
-    [
+    write_and_read:
+    before []
+    once ["mov rsi, r15", "mov edx, 1"]
+    round [
         "mov eax, {write}", "mov edi, r14d", "syscall",
         "xor eax, eax", "mov edi, r13d", "syscall"
     ]
-    [],
+    after [],
     write = const sys::WRITE
 }
 

@@ -4,7 +4,7 @@ use user::control::{self, control};
 use user::println;
 use user::sys::{self, Errno, PAGE_BYTES, PROT_READ};
 
-use crate::loops;
+use crate::loops::{self, Timed};
 
 /// Bytes that one page of page-table entries covers.
 const TABLE_BYTES: usize = 512 * PAGE_BYTES;
@@ -138,22 +138,26 @@ impl Bench {
     pub(crate) fn calibrate(&self) {
         for rounds in [self.rounds, 2 * self.rounds] {
             // SAFETY: 1. rounds start at 1.
-            let ticks = unsafe { loops::calibration(rounds, 0, 0, 0) };
+            let Timed { ticks, .. } = unsafe { loops::calibration(rounds, 0, 0, 0) };
             println!("[bench] calibration rounds={rounds} ticks={ticks} loop=10");
         }
     }
 
-    /// Prints two lines a repeat of what `ticks` takes for as many rounds as it is given.
+    /// Prints two lines a repeat of what `timed` takes for as many rounds as it is given.
+    ///
+    /// A loop whose last operation did not give `last` is an error: a failing call is quick, and its time no figure.
     fn measure(
         &self,
         row: &Row,
         most_rounds: u64,
-        mut ticks: impl FnMut(u64) -> Result<u64, Problem>,
+        last: u64,
+        mut timed: impl FnMut(u64) -> Result<Timed, Problem>,
     ) -> Result<(), Problem> {
         let base = self.rounds.min(most_rounds / 2);
         for _ in 0..self.repeats {
             for rounds in [base, 2 * base] {
-                let ticks = ticks(rounds)?;
+                let Timed { ticks, last: got } = timed(rounds)?;
+                expect("result of the last round", got, last)?;
                 let (name, overhead, operations) = (row.name, row.overhead, row.operations);
                 println!("[bench] row={name} rounds={rounds} ticks={ticks} loop={overhead} ops={operations}");
             }
@@ -201,12 +205,12 @@ fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
         // nobody looks at their answer; 2. the fault exit stays.
         let selected = unsafe { control(control::SELECT_STUBS, stubs) };
         // SAFETY: 1. `rounds` is at least 1; 2. `getpid` takes no arguments.
-        let ticks = unsafe { loops::system_call(rounds, sys::GETPID, 0, 0) };
+        let timed = unsafe { loops::system_call(rounds, sys::GETPID, 0, 0) };
         // SAFETY: 1. this brings the normal set back; 2. the fault exit stays.
         let restored = unsafe { control(control::SELECT_STUBS, control::STUBS_NORMAL) };
         done("select stub set", selected)?;
         done("select normal stub set", restored)?;
-        Ok(ticks)
+        Ok(timed)
     };
     // SAFETY: 1. the next two calls are the one that is to answer 0 and the control call; 2. the
     // fault exit stays.
@@ -218,7 +222,7 @@ fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
     done("select normal stub set", restored)?;
     expect("getpid through the null stub", u64::from(answer.unsigned_abs()), 0)?;
     expect("getpid is back", u64::from(sys::getpid() > 0), 1)?;
-    bench.measure(row, u64::MAX, with_stubs)
+    bench.measure(row, u64::MAX, 0, with_stubs)
 }
 
 /// A system call that does next to nothing, through the whole kernel.
@@ -230,7 +234,8 @@ fn getppid(bench: &Bench, row: &Row) -> Result<(), Problem> {
     }
     let (_, status) = done("wait4", sys::wait4(child))?;
     expect("getppid in a child (wait status)", u64::from(status.unsigned_abs()), 0)?;
-    bench.measure(row, u64::MAX, |rounds| {
+    let parent = u64::from(sys::getppid().unsigned_abs());
+    bench.measure(row, u64::MAX, parent, |rounds| {
         // SAFETY: 1. rounds start at 1; 2. `getppid` takes no arguments.
         Ok(unsafe { loops::system_call(rounds, sys::GETPPID, 0, 0) })
     })
@@ -315,11 +320,11 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
     expect("bytes of fresh pages that are not zero", not_zero, 0)?;
     pages.unmap()?;
 
-    bench.measure(row, 16384, |rounds| {
+    bench.measure(row, 16384, 0, |rounds| {
         let pages = Pages::map(bench, rounds)?;
-        let ticks = touch(&pages, rounds);
+        let timed = touch(&pages, rounds);
         pages.unmap()?;
-        Ok(ticks)
+        Ok(timed)
     })
 }
 
@@ -333,7 +338,7 @@ fn exception(bench: &Bench, row: &Row) -> Result<(), Problem> {
     skip(1)?;
     // SAFETY: 1. the kernel skips UD2 now.
     expect("UD2s skipped", unsafe { loops::undefined_three_times() }, 3)?;
-    bench.measure(row, u64::MAX, |rounds| {
+    bench.measure(row, u64::MAX, 0, |rounds| {
         // SAFETY: 1. rounds start at 1; 2. the kernel skips UD2 now.
         Ok(unsafe { loops::undefined(rounds, 0, 0, 0) })
     })?;
@@ -380,7 +385,7 @@ fn yield_to_other(bench: &Bench, row: &Row) -> Result<(), Problem> {
     })?;
     expect("failed yields", failed, 0)?;
     expect("switches of 16 yields and back", switches, 32)?;
-    bench.measure(row, u64::MAX, |rounds| {
+    bench.measure(row, u64::MAX, 0, |rounds| {
         // SAFETY: 1. rounds start at 1; 2. `sched_yield` takes no arguments.
         Ok(unsafe { loops::system_call(rounds, sys::SCHED_YIELD, 0, 0) })
     })
@@ -408,7 +413,7 @@ impl Drop for Pipe {
 }
 
 /// Runs the write-and-read loop with a byte of its own.
-fn write_and_read(rounds: u64, from: i32, to: i32) -> u64 {
+fn write_and_read(rounds: u64, from: i32, to: i32) -> Timed {
     let mut byte = 0x5a_u8;
     let address = (&raw mut byte).expose_provenance();
     // SAFETY: 1. `rounds` is at least 1; 2. `byte` is this function's own.
@@ -442,14 +447,18 @@ fn pipe_ring(bench: &Bench, row: &Row) -> Result<(), Problem> {
         returned?;
         expect("switches of 16 bytes there and back", switches, 32)?;
     }
-    bench.measure(row, u64::MAX, |rounds| Ok(write_and_read(rounds, back.from, there.to)))
+    bench.measure(row, u64::MAX, 1, |rounds| {
+        Ok(write_and_read(rounds, back.from, there.to))
+    })
 }
 
 /// A byte written to a pipe and read back by the same process.
 fn pipe_self(bench: &Bench, row: &Row) -> Result<(), Problem> {
     let pipe = Pipe::new()?;
     byte_returns(pipe.from, pipe.to)?;
-    bench.measure(row, u64::MAX, |rounds| Ok(write_and_read(rounds, pipe.from, pipe.to)))
+    bench.measure(row, u64::MAX, 1, |rounds| {
+        Ok(write_and_read(rounds, pipe.from, pipe.to))
+    })
 }
 
 /// SIGWINCH to oneself, which is ignored by default.
@@ -461,7 +470,7 @@ fn kill_winch(bench: &Bench, row: &Row) -> Result<(), Problem> {
         Err(errno) => return Err(Problem::Failed("kill with 65", errno)),
         Ok(()) => return Err(Problem::Failed("kill looks at its signal", Errno(0))),
     }
-    bench.measure(row, u64::MAX, |rounds| {
+    bench.measure(row, u64::MAX, 0, |rounds| {
         // SAFETY: 1. rounds start at 1; 2. SIGWINCH is ignored by default.
         Ok(unsafe { loops::kill(rounds, sys::int(pid), sys::int(sys::SIGWINCH), 0) })
     })
@@ -480,11 +489,11 @@ fn irqflag(bench: &Bench, row: &Row, form: usize) -> Result<(), Problem> {
     };
     let longer = simulate(control::TOGGLED, 256)? > simulate(control::UNTOUCHED, 256)?;
     expect("the toggled loop is the longer one", u64::from(longer), 1)?;
-    bench.measure(row, u64::MAX, |rounds| {
+    bench.measure(row, u64::MAX, 0, |rounds| {
         // The kernel reads the clock itself; the marks are for a logged run.
         loops::bench_mark_begin();
         let ticks = simulate(form, rounds);
         loops::bench_mark_end();
-        ticks
+        Ok(Timed { ticks: ticks?, last: 0 })
     })
 }
