@@ -19,7 +19,6 @@ use ::elf::endian::LittleEndian;
 use ::elf::file::Class;
 use ::elf::segment::ProgramHeader;
 
-use crate::memory::area::PageRange;
 use crate::memory::layout::{PAGE_SIZE, USER_LIMIT, USER_START, index, page_ceiling, page_floor};
 use crate::memory::{AddressSpace, FaultError, MapError, Placement, Protection};
 
@@ -31,7 +30,7 @@ pub use stack::{StackError, build_stack};
 pub enum LoadError {
     /// The file does not begin with 0x7f "ELF".
     NotElf,
-    /// The header can't be read: too short, or a field out of its range.
+    /// The header and the program headers that it names are not whole, or not of the sizes that ELF64 has.
     Header,
     /// A 32-bit file.
     Class,
@@ -49,8 +48,6 @@ pub enum LoadError {
     },
     /// It wants a dynamic linker.
     Interpreter,
-    /// The program headers are not inside the file.
-    ProgramHeaders,
     /// No segment to load.
     NoSegment,
     /// A segment's bytes are not all in the file.
@@ -99,7 +96,7 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NotElf => f.write_str("not an ELF file"),
-            Self::Header => f.write_str("ELF header too short or malformed"),
+            Self::Header => f.write_str("ELF header or program headers are cut off or malformed"),
             Self::Class => f.write_str("32-bit ELF file, wanted 64-bit"),
             Self::ByteOrder => f.write_str("big-endian ELF file, wanted little-endian"),
             Self::Machine { machine } => write!(f, "ELF machine {machine}, wanted {EM_X86_64} (x86-64)"),
@@ -107,7 +104,6 @@ impl fmt::Display for LoadError {
                 write!(f, "ELF type {kind}, wanted {ET_EXEC} (executable with fixed addresses; link with --no-pie)")
             }
             Self::Interpreter => f.write_str("ELF file wants a dynamic linker, wanted a static one"),
-            Self::ProgramHeaders => f.write_str("ELF program headers are not inside the file"),
             Self::NoSegment => f.write_str("ELF file has no segment to load"),
             Self::Truncated { address, needed, length } => {
                 write!(f, "segment at {address:#x} needs {needed} bytes of a file of {length}")
@@ -170,8 +166,8 @@ pub fn load(space: &mut AddressSpace, file: &[u8]) -> Result<Image, LoadError> {
         let length = segment.p_vaddr - first + segment.p_memsz;
         space.mmap(first, length, protection(&segment), Placement::FixedNoReplace)?;
         let start = index(segment.p_offset);
-        let bytes = file.get(start..start + index(segment.p_filesz)).ok_or(LoadError::ProgramHeaders)?;
-        space.write(segment.p_vaddr, bytes)?;
+        // `check` has found the whole segment in the file.
+        space.write(segment.p_vaddr, &file[start..start + index(segment.p_filesz)])?;
     }
     Ok(image)
 }
@@ -248,7 +244,7 @@ fn parse_header(file: &[u8]) -> Result<Elf<'_>, LoadError> {
     if elf.ehdr.e_type != ET_EXEC {
         return Err(LoadError::Type { kind: elf.ehdr.e_type });
     }
-    let headers = elf.segments().ok_or(LoadError::ProgramHeaders)?;
+    let headers = elf.segments().ok_or(LoadError::NoSegment)?;
     if headers.iter().any(|header| header.p_type == PT_INTERP) {
         return Err(LoadError::Interpreter);
     }
@@ -257,7 +253,7 @@ fn parse_header(file: &[u8]) -> Result<Elf<'_>, LoadError> {
 
 /// The segments to load, in the order of the file, which is that of their addresses.
 fn segments<'a>(elf: &Elf<'a>) -> Result<impl Iterator<Item = ProgramHeader> + use<'a>, LoadError> {
-    let headers = elf.segments().ok_or(LoadError::ProgramHeaders)?;
+    let headers = elf.segments().ok_or(LoadError::NoSegment)?;
     Ok(headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_memsz > 0))
 }
 

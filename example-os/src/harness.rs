@@ -6,6 +6,7 @@
 //! ```text
 //! [test] begin maps_a_page
 //! [test] ok maps_a_page
+//! [test] begin counts_cycles
 //! [test] ignored counts_cycles: needs KVM
 //! [tests] 1 passed, 0 failed, 1 ignored
 //! ```
@@ -84,12 +85,12 @@ pub fn run<S: Suite>(cases: &[&Case<S>]) -> ! {
     let mut ignored = 0;
     for (number, case) in cases.iter().filter(|case| case.name.contains(only)).enumerate().skip(from) {
         let name = case.name;
+        println!("[test] begin {name}");
         if let Expected::Ignored(reason) = case.expected {
             println!("[test] ignored {name}: {reason}");
             ignored += 1;
             continue;
         }
-        println!("[test] begin {name}");
         // SAFETY: `RUNNING` names no test, so the panic handler does not look.
         unsafe { *RUNNING_NAME.0.get() = name };
         let flag = if case.expected == Expected::Panic { PANIC_EXPECTED } else { 0 };
@@ -134,6 +135,7 @@ macro_rules! tests {
     ($suite:ty; $($(#[doc = $doc:literal])* $(#[$mark:ident $(= $reason:literal)?])? fn $name:ident($state:ident) $body:block)*) => {
         $(
             $(#[doc = $doc])*
+            #[doc = stringify!($name)]
             #[test_case]
             #[expect(non_upper_case_globals, reason = "named like the function that it stands for")]
             static $name: $crate::harness::Case<$suite> = $crate::harness::Case {

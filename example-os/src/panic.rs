@@ -15,12 +15,27 @@ static IS_PANICKING: AtomicBool = AtomicBool::new(false);
 /// A panic on one line: where, then why.
 pub(crate) struct Panic<'a>(pub(crate) &'a PanicInfo<'a>);
 
+/// Writes a text of several lines as one.
+struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for OneLine<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (number, line) in text.split('\n').enumerate() {
+            if number > 0 {
+                self.0.write_str("; ")?;
+            }
+            self.0.write_str(if number > 0 { line.trim_start() } else { line })?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Panic<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(location) = self.0.location() {
             write!(f, "{location}: ")?;
         }
-        write!(f, "{}", self.0.message())
+        fmt::Write::write_fmt(&mut OneLine(f), format_args!("{}", self.0.message()))
     }
 }
 

@@ -14,7 +14,6 @@ use x86_64::instructions::tables::lgdt;
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
 use x86_64::registers::model_specific::{Efer, EferFlags};
 use x86_64::structures::DescriptorTablePointer;
-use x86_64::structures::gdt::SegmentSelector;
 
 use super::{BootCell, BootError};
 

@@ -14,9 +14,12 @@ use volatile::VolatilePtr;
 
 use crate::memory::layout::APIC_WINDOW;
 
+const ID: usize = 0x20;
 const TASK_PRIORITY: usize = 0x80;
 const END_OF_INTERRUPT: usize = 0xb0;
 const SPURIOUS: usize = 0xf0;
+const COMMAND_LOW: usize = 0x300;
+const COMMAND_HIGH: usize = 0x310;
 const LVT_TIMER: usize = 0x320;
 const LVT_LINT0: usize = 0x350;
 const LVT_LINT1: usize = 0x360;
@@ -29,6 +32,7 @@ const SOFTWARE_ENABLE: u32 = 1 << 8;
 const MASKED: u32 = 1 << 16;
 const PERIODIC: u32 = 1 << 17;
 const DELIVERY_NMI: u32 = 4 << 8;
+const COMMAND_ASSERT: u32 = 1 << 14;
 const DIVIDE_BY_1: u32 = 0b1011;
 
 const IA32_APIC_BASE: u32 = 0x1b;
@@ -127,6 +131,13 @@ pub fn timer_periodic(vector: u8, count: u32) {
 pub fn timer_stop() {
     register(LVT_TIMER).write(MASKED);
     register(INITIAL_COUNT).write(0);
+}
+
+/// Sends an NMI to this CPU, which takes it after one of the next instructions.
+pub fn send_nmi_to_self() {
+    let id = register(ID).read();
+    register(COMMAND_HIGH).write(id);
+    register(COMMAND_LOW).write(COMMAND_ASSERT | DELIVERY_NMI);
 }
 
 /// What is left of the timer's count.

@@ -153,7 +153,8 @@ const NO_AREA: Area = Area { start: 0, end: 0, protection: Protection::empty() }
 #[derive(Clone, Debug)]
 pub struct Areas {
     count: usize,
-    list: [Area; MAX_AREAS],
+    /// Two places more than areas, for the pieces that exist while a range is cut out.
+    list: [Area; MAX_AREAS + 2],
 }
 
 /// A range that was checked: page-aligned, not empty, within the user half.
@@ -197,7 +198,7 @@ impl Areas {
     /// No areas.
     #[must_use]
     pub const fn new() -> Self {
-        Self { count: 0, list: [NO_AREA; MAX_AREAS] }
+        Self { count: 0, list: [NO_AREA; MAX_AREAS + 2] }
     }
 
     /// The areas in the order of their addresses.
@@ -272,7 +273,10 @@ impl Areas {
             self.join(below);
             return Ok(());
         }
-        self.insert_at(at, Area { start, end, protection })?;
+        if self.count == MAX_AREAS {
+            return Err(MapError::TooManyAreas);
+        }
+        self.insert_at(at, Area { start, end, protection });
         self.join(at);
         Ok(())
     }
@@ -283,7 +287,11 @@ impl Areas {
     ///
     /// [`MapError::TooManyAreas`] when an area would have to be cut in two and the table is full; then nothing changed.
     pub fn remove(&mut self, range: PageRange) -> Result<(), MapError> {
-        let (first, last) = self.cut(range)?;
+        let is_inside_one = self.as_slice().iter().any(|area| area.start < range.start && range.end < area.end);
+        if is_inside_one && self.count == MAX_AREAS {
+            return Err(MapError::TooManyAreas);
+        }
+        let (first, last) = self.cut(range);
         self.list.copy_within(last..self.count, first);
         self.count -= last - first;
         Ok(())
@@ -307,7 +315,11 @@ impl Areas {
         if covered < range.end {
             return Err(MapError::Hole { address: covered });
         }
-        let (first, last) = self.cut(range)?;
+        let cuts = [range.start, range.end].into_iter().filter(|&at| self.position_to_cut(at).is_some()).count();
+        if self.count + cuts > MAX_AREAS {
+            return Err(MapError::TooManyAreas);
+        }
+        let (first, last) = self.cut(range);
         for area in &mut self.list[first..last] {
             area.protection = protection;
         }
@@ -317,36 +329,30 @@ impl Areas {
         Ok(())
     }
 
-    /// Cuts areas at both ends of the range, so that whole areas lie in it: the indices of those.
-    fn cut(&mut self, range: PageRange) -> Result<(usize, usize), MapError> {
-        let cuts = [range.start, range.end]
-            .into_iter()
-            .filter(|&at| self.as_slice().iter().any(|area| area.start < at && at < area.end))
-            .count();
-        if self.count + cuts > MAX_AREAS {
-            return Err(MapError::TooManyAreas);
-        }
+    /// The area that `at` would cut in two.
+    fn position_to_cut(&self, at: u64) -> Option<usize> {
+        self.as_slice().iter().position(|area| area.start < at && at < area.end)
+    }
+
+    /// Cuts areas at both ends of the range, so that whole areas lie in it: the indices of those. There are up to two
+    /// areas more than before.
+    fn cut(&mut self, range: PageRange) -> (usize, usize) {
         for at in [range.start, range.end] {
-            let Some(index) = self.as_slice().iter().position(|area| area.start < at && at < area.end) else {
-                continue;
-            };
-            let upper = Area { start: at, ..self.list[index] };
-            self.list[index].end = at;
-            self.insert_at(index + 1, upper)?;
+            if let Some(index) = self.position_to_cut(at) {
+                let upper = Area { start: at, ..self.list[index] };
+                self.list[index].end = at;
+                self.insert_at(index + 1, upper);
+            }
         }
         let first = self.as_slice().partition_point(|area| area.end <= range.start);
         let last = self.as_slice().partition_point(|area| area.start < range.end);
-        Ok((first, last))
+        (first, last)
     }
 
-    fn insert_at(&mut self, at: usize, area: Area) -> Result<(), MapError> {
-        if self.count == MAX_AREAS {
-            return Err(MapError::TooManyAreas);
-        }
+    fn insert_at(&mut self, at: usize, area: Area) {
         self.list.copy_within(at..self.count, at + 1);
         self.list[at] = area;
         self.count += 1;
-        Ok(())
     }
 
     /// Joins the area at `at` with the one above it when they touch and have the same protection.

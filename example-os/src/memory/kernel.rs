@@ -53,7 +53,6 @@ unsafe extern "C" {
     static text_end: u8;
     static rodata_start: u8;
     static rodata_end: u8;
-    static data_start: u8;
     static data_end: u8;
 }
 
@@ -153,7 +152,7 @@ pub(crate) unsafe fn init(ram_end: u64, apic: u64) -> Result<(), OutOfMemory> {
     let link = |frame: Frame| Entry::new(frame.start(), table);
     let data = table | Flags::GLOBAL | Flags::NO_EXECUTE;
 
-    let mut fixed = |place: Frame, at: usize, entry: Entry| {
+    let fixed = |place: Frame, at: usize, entry: Entry| {
         // SAFETY: the table is one of the image's, not in use yet; what it maps is said beside each call.
         unsafe { set(place, at, entry) };
     };
