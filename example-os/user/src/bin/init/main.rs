@@ -367,6 +367,28 @@ fn processes(checks: &mut Checks) {
     checks.equal("wait4 for the killed", sys::wait4(child), Ok((child, sys::SIGKILL)));
     checks.equal("kill of the dead", sys::kill(child, 0), Err(Errno::ESRCH));
 
+    let [from, to] = sys::pipe().expect("a pipe");
+    let child = sys::fork().expect("a child");
+    if child == 0 {
+        // Nothing is ever written, and the child itself holds the write end.
+        let _ = sys::read(from, &mut [0]);
+        sys::exit(0);
+    }
+    for _ in 0..4 {
+        sys::sched_yield().expect("it cannot fail");
+    }
+    checks.equal(
+        "kill with SIGKILL of a child that waits",
+        sys::kill(child, sys::SIGKILL),
+        Ok(()),
+    );
+    checks.equal("wait4 for that child", sys::wait4(child), Ok((child, sys::SIGKILL)));
+    sys::close(to).expect("it is open");
+    checks.equal("its end of the pipe is closed", sys::read(from, &mut [0]), Ok(0));
+    sys::close(from).expect("it is open");
+    let yields = (0..100).filter(|_| sys::sched_yield().is_ok()).count();
+    checks.equal("sched_yield after its end", yields, 100);
+
     let fault = in_child(|| {
         // SAFETY: UD2 faults without another effect, and the process ends.
         unsafe { asm!("ud2") };
