@@ -67,7 +67,8 @@ pub(super) fn stop(process: &Process, _irq: &IrqOff) -> Result<(), Errno> {
 /// [`stop`], with the process entered in a set of those to wake.
 #[inline(always)]
 pub(super) fn wait_in(waiting: &mut SlotSet, process: &Process, irq: &IrqOff) -> Result<(), Errno> {
-    stop(process, irq)?;
+    // A process that a signal woke is still in the set; once it has ended, nobody may wake its slot.
+    stop(process, irq).inspect_err(|_| waiting.0 &= !(1 << process.slot))?;
     waiting.0 |= 1 << process.slot;
     Ok(())
 }
