@@ -27,6 +27,8 @@ macro_rules! guard {
     };
 }
 
+pub(crate) use guard;
+
 /// Bits of RFLAGS that have no meaning: 3, 5, 15 and 63:22. Bit 1, always 1, is not among them: every exit sets it.
 const RESERVED: u64 = !(Rflags::ARITHMETIC.bits()
     | Rflags::ALWAYS_ONE.bits()
@@ -41,7 +43,9 @@ const RESERVED: u64 = !(Rflags::ARITHMETIC.bits()
     | VIRTUAL_INTERRUPTS
     | Rflags::IDENTIFICATION.bits());
 
-const VIRTUAL_INTERRUPTS: u64 = Rflags::VIRTUAL_INTERRUPT.union(Rflags::VIRTUAL_INTERRUPT_PENDING).bits();
+const VIRTUAL_INTERRUPTS: u64 = Rflags::VIRTUAL_INTERRUPT
+    .union(Rflags::VIRTUAL_INTERRUPT_PENDING)
+    .bits();
 
 /// What a plain frame has clear, whichever way it leaves.
 const NEVER_PLAIN: u64 =
@@ -67,7 +71,10 @@ const LAST_EVENT: u64 = EntryKind::Paranoid.word(0);
 
 const_assert!(DEAD & KIND == 0);
 // Int80, Exception, Interrupt, Paranoid.
-const_assert_eq!(LAST_EVENT - FIRST_EVENT, EntryKind::Paranoid.word(0) - EntryKind::Exception.word(0) + 0x100);
+const_assert_eq!(
+    LAST_EVENT - FIRST_EVENT,
+    EntryKind::Paranoid.word(0) - EntryKind::Exception.word(0) + 0x100
+);
 
 /// What a frame says to the exit decision, as plain values.
 ///
@@ -237,7 +244,11 @@ pub const fn decide(words: &ExitWords, rules: &RuleSet) -> Result<Leave, Refusal
     if why_iret(words, rules).is_some() {
         return Ok(Leave::Iret);
     }
-    if words.cs == rules.code64 { Ok(Leave::Sysret) } else { Ok(Leave::Sysret32) }
+    if words.cs == rules.code64 {
+        Ok(Leave::Sysret)
+    } else {
+        Ok(Leave::Sysret32)
+    }
 }
 
 /// Whether a kind word is that of a SYSCALL from 64-bit code whose frame nobody has touched.
@@ -270,7 +281,10 @@ pub const fn is_plain_sysret(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
 pub const fn is_live_event(kind_word: u64) -> bool {
     // The kinds in question are consecutive, so one subtraction and one comparison tell.
     let kind_and_dead = kind_word & (KIND | DEAD);
-    !guard!("fast-event", kind_and_dead.wrapping_sub(FIRST_EVENT) > LAST_EVENT - FIRST_EVENT)
+    !guard!(
+        "fast-event",
+        kind_and_dead.wrapping_sub(FIRST_EVENT) > LAST_EVENT - FIRST_EVENT
+    )
 }
 
 /// Whether a frame of 64-bit code is safe to leave with by IRET, judged by the words that IRETQ consumes.
@@ -383,7 +397,10 @@ pub(crate) const fn refuse_flags(rflags: u64, rules: &RuleSet) -> Option<Refusal
     if guard!("io-privilege", iopl != 0 && !rules.allows_io_privilege) {
         return Some(Refusal::IoPrivilege { rflags });
     }
-    if guard!("interrupts-off", rflags & IF == 0 && iopl != Rflags::IO_PRIVILEGE_LEVEL.bits()) {
+    if guard!(
+        "interrupts-off",
+        rflags & IF == 0 && iopl != Rflags::IO_PRIVILEGE_LEVEL.bits()
+    ) {
         return Some(Refusal::InterruptsOff { rflags });
     }
     None
@@ -417,7 +434,10 @@ pub const fn why_iret(words: &ExitWords, rules: &RuleSet) -> Option<IretReason> 
     if guard!("live-registers", !words.may_lose_registers()) {
         return Some(IretReason::LiveRegisters);
     }
-    if guard!("null-stack-segment-sysret", words.came_through_idt() && rules.allows_code32() && !rules.sysret_loads_ss) {
+    if guard!(
+        "null-stack-segment-sysret",
+        words.came_through_idt() && rules.allows_code32() && !rules.sysret_loads_ss
+    ) {
         return Some(IretReason::NullStackSegment);
     }
     None

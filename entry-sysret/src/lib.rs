@@ -11,9 +11,12 @@
 
 pub mod decide;
 pub mod exit;
+pub mod fixup;
+pub mod iret;
 pub mod refusal;
 pub mod rules;
 mod stub;
+pub mod sysret;
 
 pub use decide::{ExitWords, IretReason, decide, why_iret};
 pub use exit::{IretOnly, SysretOrIret};

@@ -38,7 +38,7 @@ pub trait Rules: 'static {
 pub struct RuleSet {
     pub(crate) code64: u64,
     /// 0, which is no user selector, if the layout has none.
-    layout_code32: u64,
+    pub(crate) layout_code32: u64,
     /// 0 until allowed.
     pub(crate) code32: u64,
     pub(crate) data: u64,
@@ -77,7 +77,10 @@ impl RuleSet {
     /// ([`IretReason::NullStackSegment`](crate::IretReason::NullStackSegment)).
     #[must_use]
     pub const fn with_code32(self) -> Self {
-        Self { code32: self.layout_code32, ..self }
+        Self {
+            code32: self.layout_code32,
+            ..self
+        }
     }
 
     /// States that SYSRET loads all of SS: the CPU is Intel's, or the kernel loads SS with a selector that isn't null
@@ -88,14 +91,20 @@ impl RuleSet {
     /// Intel SDM vol. 2B, *SYSRET—Return From Fast System Call*; AMD APM vol. 3, *SYSRET*.
     #[must_use]
     pub const fn with_sysret_loading_ss(self) -> Self {
-        Self { sysret_loads_ss: true, ..self }
+        Self {
+            sysret_loads_ss: true,
+            ..self
+        }
     }
 
     /// Allows IOPL above 0, and IF = 0 in frames with IOPL 3, whose program could execute CLI itself. Such a program can
     /// stop the CPU.
     #[must_use]
     pub const fn with_io_privilege(self) -> Self {
-        Self { allows_io_privilege: true, ..self }
+        Self {
+            allows_io_privilege: true,
+            ..self
+        }
     }
 
     /// The 64-bit user code selector, with RPL 3.
