@@ -4,8 +4,9 @@
 //! fault is expensive: WRMSR of an address register, SYSRET, IRETQ. So addresses are tested here before they get there,
 //! and a bad one is refused: no function of this module changes an address.
 //!
-//! The width is that of the paging mode in use ([`Width::from_cr4`]). A CPU with 5-level paging accepts 57-bit addresses
-//! in WRMSR even while it runs with 48 bits, but jumping to one faults, so the mode decides, not the CPU's ability.
+//! The width is that of the paging mode in use ([`Width::from_cr4`]). A CPU with 5-level paging accepts 57-bit
+//! addresses in WRMSR even while it runs with 48 bits, but jumping to one faults, so the mode decides, not the CPU's
+//! ability.
 //!
 //! # Source
 //!
@@ -195,9 +196,9 @@ impl TryFrom<CanonicalAddress> for VirtAddr {
 /// The end of user space: the first address that no user program has.
 ///
 /// The highest limit is one page below the end of the lower half. A SYSCALL instruction in the last bytes of that page
-/// would have a return address that is not canonical, without anybody having edited it; and some AMD parts misbehave when
-/// they fetch across that boundary. So the last page is never mapped, and a mapper that keeps to [`UserLimit::contains_range`]
-/// can't map it.
+/// would have a return address that is not canonical, without anybody having edited it; and some AMD parts misbehave
+/// when they fetch across that boundary. So the last page is never mapped, and a mapper that keeps to
+/// [`UserLimit::contains_range`] can't map it.
 ///
 /// | width | highest limit |
 /// |---|---|
@@ -208,8 +209,8 @@ impl TryFrom<CanonicalAddress> for VirtAddr {
 ///
 /// # Source
 ///
-/// AMD, *Revision Guide for AMD Athlon 64 and AMD Opteron Processors*, erratum 121; Intel SDM vol. 2B, *SYSRET—Return From
-/// Fast System Call*.
+/// AMD, *Revision Guide for AMD Athlon 64 and AMD Opteron Processors*, erratum 121; Intel SDM vol. 2B, *SYSRET—Return
+/// From Fast System Call*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserLimit(u64);
 
@@ -242,8 +243,8 @@ impl UserLimit {
         self.0
     }
 
-    /// Whether `address` may be a user address. Such an address is canonical, and so is the address after any instruction
-    /// that starts there.
+    /// Whether `address` may be a user address. Such an address is canonical, and so is the address after any
+    /// instruction that starts there.
     ///
     /// ```
     /// use entry_core::address::UserLimit;
@@ -256,8 +257,8 @@ impl UserLimit {
         address < self.0
     }
 
-    /// Whether all of `start .. start + bytes` may be mapped for the user. An empty range needs only a start at or below
-    /// the limit.
+    /// Whether all of `start .. start + bytes` may be mapped for the user. An empty range needs only a start at or
+    /// below the limit.
     #[must_use]
     #[inline]
     pub const fn contains_range(self, start: u64, bytes: u64) -> bool {

@@ -1,7 +1,7 @@
 //! What the CPU can do, read from CPUID once.
 //!
-//! Entry code depends on a few dozen feature bits, and on the vendor where Intel and AMD gave one instruction two meanings.
-//! They are collected into a plain value, so that a test can forge any CPU: every field is public, and
+//! Entry code depends on a few dozen feature bits, and on the vendor where Intel and AMD gave one instruction two
+//! meanings. They are collected into a plain value, so that a test can forge any CPU: every field is public, and
 //! [`CpuFeatures::from_cpuid`] takes CPUID as a function.
 //!
 //! # Source
@@ -149,8 +149,8 @@ impl CpuFeatures {
         Self::from_cpuid(cpuid)
     }
 
-    /// Takes CPUID as a function of leaf (EAX) and subleaf (ECX). Leaves above the maximum that leaf 0, `0x8000_0000` or
-    /// subleaf 7.0 reports are not asked for.
+    /// Takes CPUID as a function of leaf (EAX) and subleaf (ECX). Leaves above the maximum that leaf 0, `0x8000_0000`
+    /// or subleaf 7.0 reports are not asked for.
     ///
     /// ```
     /// use entry_core::cpu::{CpuFeatures, CpuidLeaf, Vendor};
@@ -256,8 +256,8 @@ impl CpuFeatures {
 
     /// Whether SYSENTER works while the kernel runs in long mode, and its MSRs hold 64 bits.
     ///
-    /// Intel: yes, from 64-bit code and from compatibility mode. AMD: #UD in both, and the MSRs drop the upper half of an
-    /// address. A vendor that is not known is treated like AMD.
+    /// Intel: yes, from 64-bit code and from compatibility mode. AMD: #UD in both, and the MSRs drop the upper half of
+    /// an address. A vendor that is not known is treated like AMD.
     ///
     /// # Source
     ///
@@ -267,8 +267,8 @@ impl CpuFeatures {
         self.sep && matches!(self.vendor, Vendor::Intel)
     }
 
-    /// Whether SYSCALL in compatibility mode enters the kernel at CSTAR. Intel: no, it is #UD. A vendor that is not known is
-    /// treated like AMD, where an entry point that was never set would be jumped to.
+    /// Whether SYSCALL in compatibility mode enters the kernel at CSTAR. Intel: no, it is #UD. A vendor that is not
+    /// known is treated like AMD, where an entry point that was never set would be jumped to.
     #[must_use]
     pub const fn has_syscall_in_compatibility_mode(&self) -> bool {
         self.syscall && !matches!(self.vendor, Vendor::Intel)
@@ -292,8 +292,8 @@ impl CpuFeatures {
 #[cfg(target_arch = "x86_64")]
 fn cpuid(leaf: u32, subleaf: u32) -> CpuidLeaf {
     let (eax, ebx, ecx, edx);
-    // SAFETY: every CPU with 64-bit mode has CPUID, at any CPL. It writes the four registers; RBX, which the compiler keeps
-    // for itself, is put back.
+    // SAFETY: every CPU with 64-bit mode has CPUID, at any CPL. It writes the four registers; RBX, which the compiler
+    // keeps for itself, is put back.
     unsafe {
         core::arch::asm!(
             "mov {rbx:r}, rbx",

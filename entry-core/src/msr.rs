@@ -1,10 +1,10 @@
 //! Model-specific registers: one access point, one typed value for each register.
 //!
-//! The only RDMSR and WRMSR of the library family are in [`Cpu`]. All else goes through the trait [`Msr`], so that a plan
-//! can be installed into [`FakeMsrs`] on the host.
+//! The only RDMSR and WRMSR of the library family are in [`Cpu`]. All else goes through the trait [`Msr`], so that a
+//! plan can be installed into [`FakeMsrs`] on the host.
 //!
-//! A value is made by `new`, which refuses what the CPU would answer with #GP (or what it would accept and be wrong with),
-//! or by `from_bits`, for what was read and for tests. Reading never fails on bits that have no name here.
+//! A value is made by `new`, which refuses what the CPU would answer with #GP (or what it would accept and be wrong
+//! with), or by `from_bits`, for what was read and for tests. Reading never fails on bits that have no name here.
 //!
 //! | number | register | type |
 //! |---|---|---|
@@ -144,8 +144,8 @@ impl Msr for Cpu {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "WRMSR takes the halves in EDX and EAX")]
     unsafe fn write(&mut self, number: u32, value: u64) {
-        // SAFETY: the caller's 1 and 2 exclude #GP, 3 covers what the write brings about. WRMSR writes no general register.
-        // No `nomem`: stores that the new value depends on stay before it.
+        // SAFETY: the caller's 1 and 2 exclude #GP, 3 covers what the write brings about. WRMSR writes no general
+        // register. No `nomem`: stores that the new value depends on stay before it.
         unsafe {
             core::arch::asm!(
                 "wrmsr",

@@ -1,16 +1,16 @@
 //! All registers of the system-call instructions as one value: plan, install, read back.
 //!
-//! [`SyscallPlan::new`] computes every image from the layout, the flag mask, the entry points and the CPU, and touches no
-//! hardware, so it is tested and printed on the host. [`SyscallPlan::install`] writes the images in an order in which no
-//! half of the set-up can be used: SYSCALL is enabled last, after what it uses was written and read back.
+//! [`SyscallPlan::new`] computes every image from the layout, the flag mask, the entry points and the CPU, and touches
+//! no hardware, so it is tested and printed on the host. [`SyscallPlan::install`] writes the images in an order in
+//! which no half of the set-up can be used: SYSCALL is enabled last, after what it uses was written and read back.
 //!
-//! The token [`Installed`] says that this was done on this CPU. A CPU that was never set up (an application processor, or
-//! one that came back from suspend) has EFER.SCE clear, and SYSCALL is #UD there; or worse, SCE set and LSTAR 0.
+//! The token [`Installed`] says that this was done on this CPU. A CPU that was never set up (an application processor,
+//! or one that came back from suspend) has EFER.SCE clear, and SYSCALL is #UD there; or worse, SCE set and LSTAR 0.
 //!
 //! # Source
 //!
-//! Intel SDM vol. 3A, *Performing Fast Calls to System Procedures with the SYSENTER and SYSEXIT Instructions*, *Fast System
-//! Calls in 64-Bit Mode*; AMD APM vol. 2, *Fast System Call and Return*.
+//! Intel SDM vol. 3A, *Performing Fast Calls to System Procedures with the SYSENTER and SYSEXIT Instructions*, *Fast
+//! System Calls in 64-Bit Mode*; AMD APM vol. 2, *Fast System Call and Return*.
 
 use core::error::Error;
 use core::fmt;
@@ -251,6 +251,25 @@ impl Error for InstallError {}
 /// Proof that the system-call registers of this CPU were written and read back.
 ///
 /// Entering user mode for the first time on a CPU demands one. It stays on its CPU: it is neither `Copy` nor `Send`.
+///
+/// ```
+/// use entry_core::plan::Installed;
+/// fn first_entry(installed: Installed) {
+///     let token = installed;
+///     drop(token);
+/// }
+/// ```
+///
+/// One token for two entries does not compile:
+///
+/// ```compile_fail,E0382
+/// use entry_core::plan::Installed;
+/// fn first_entry(installed: Installed) {
+///     let token = installed;
+///     drop(token);
+///     drop(installed);
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "entering user mode demands it"]
 pub struct Installed(PhantomData<*mut ()>);
@@ -319,8 +338,8 @@ impl SyscallPlan {
     /// Computes the plan.
     ///
     /// `width` is that of the paging mode in use. Addresses are refused rather than changed. What the CPU lacks is skipped,
-    /// and the row says so; in particular SYSENTER on AMD, whose registers hold 32 bits: it is #UD there in long mode, and the
-    /// registers are set to 0. EFER keeps all bits but SCE and, where the CPU has it, NXE, which is set.
+    /// and the row says so; in particular SYSENTER on AMD, whose registers hold 32 bits: it is #UD there in long mode,
+    /// and the registers are set to 0. EFER keeps all bits but SCE and, where the CPU has it, NXE, which is set.
     ///
     /// # Errors
     ///
@@ -490,8 +509,8 @@ impl SyscallPlan {
     /// 4. If `msrs` is not this CPU's, the token is used for nothing.
     pub unsafe fn install(&self, msrs: &mut impl Msr) -> Result<Installed, InstallError> {
         for row in &self.rows {
-            // SAFETY: the register exists by 1 (rows of others are `Skip`), its value was checked when the plan was made, and
-            // 2 and 3 make it right.
+            // SAFETY: the register exists by 1 (rows of others are `Skip`), its value was checked when the plan was
+            // made, and 2 and 3 make it right.
             unsafe { row.write(msrs) };
         }
         for row in &self.rows {
@@ -502,8 +521,8 @@ impl SyscallPlan {
         unsafe { self.efer.write(msrs) };
         // SAFETY: EFER exists by 1.
         unsafe { self.efer.verify(msrs) }?;
-        // SAFETY: 1 of `assume` is what was just read back, with 2 and 3 of the caller; nothing else writes these registers
-        // without a plan.
+        // SAFETY: 1 of `assume` is what was just read back, with 2 and 3 of the caller; nothing else writes these
+        // registers without a plan.
         Ok(unsafe { Installed::assume() })
     }
 

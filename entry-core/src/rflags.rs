@@ -1,8 +1,8 @@
 //! RFLAGS, and the mask that SYSCALL applies to it.
 //!
-//! SYSCALL clears exactly the flags whose bits are set in the FMASK MSR. Every flag that is not in it reaches the kernel
-//! as the user left it: TF traps in ring 0, DF turns string instructions round, NT makes IRETQ fault, AC switches SMAP
-//! off, IOPL hands out ports. So [`FlagMask`] starts from all of them, and safe code can only add.
+//! SYSCALL clears exactly the flags whose bits are set in the FMASK MSR. Every flag that is not in it reaches the
+//! kernel as the user left it: TF traps in ring 0, DF turns string instructions round, NT makes IRETQ fault, AC
+//! switches SMAP off, IOPL hands out ports. So [`FlagMask`] starts from all of them, and safe code can only add.
 //!
 //! # Source
 //!
@@ -17,8 +17,8 @@ use x86_64::registers::rflags::RFlags;
 bitflags! {
     /// RFLAGS.
     ///
-    /// Every bit pattern is a value: bits that have no name are kept, so what the CPU or a user frame holds can always be
-    /// looked at.
+    /// Every bit pattern is a value: bits that have no name are kept, so what the CPU or a user frame holds can always
+    /// be looked at.
     ///
     /// ```
     /// use entry_core::rflags::Rflags;

@@ -7,9 +7,9 @@
 //! | 36–91 | IST1–IST7 |
 //! | 102 | offset of the I/O permission bitmap: beyond the limit, so that programs have no ports |
 //!
-//! The CPU reads it at any time, so RSP0 is written as one aligned 64-bit store. The manual's layout puts the 64-bit fields
-//! at odd multiples of 4; the type has 4 bytes in front of it, so that they are aligned all the same. That is why the base
-//! for the descriptor is [`TaskStateSegment::base`] and not the address of the value.
+//! The CPU reads it at any time, so RSP0 is written as one aligned 64-bit store. The manual's layout puts the 64-bit
+//! fields at odd multiples of 4; the type has 4 bytes in front of it, so that they are aligned all the same. That is
+//! why the base for the descriptor is [`TaskStateSegment::base`] and not the address of the value.
 //!
 //! # Source
 //!
@@ -127,8 +127,8 @@ impl TaskStateSegment {
     /// 2. The caller runs on the CPU whose TSS this is.
     #[inline(always)]
     pub unsafe fn set_rsp0(&self, top: u64) {
-        // SAFETY: the pointer comes from a reference to a cell of this value, aligned for u64; the type is not `Sync`, so no
-        // other thread of Rust code writes it, and the CPU only reads it.
+        // SAFETY: the pointer comes from a reference to a cell of this value, aligned for u64; the type is not `Sync`,
+        // so no other thread of Rust code writes it, and the CPU only reads it.
         let rsp0 = unsafe { VolatilePtr::new(self.rsp0_cell()) };
         rsp0.write(top);
     }

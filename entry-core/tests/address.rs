@@ -4,7 +4,7 @@ use entry_core::address::{AddressError, CanonicalAddress, UserLimit, Width};
 use x86_64::VirtAddr;
 
 /// The manual's definition: the bits above the width repeat its highest bit.
-fn sign_extended(address: u64, bits: u32) -> bool {
+const fn sign_extended(address: u64, bits: u32) -> bool {
     let above = 64 - bits;
     (address << above).cast_signed() >> above == address.cast_signed()
 }

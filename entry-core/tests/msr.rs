@@ -7,6 +7,7 @@ use entry_core::msr::{
 };
 use entry_core::rflags::FlagMask;
 use entry_core::segment::{SegmentLayout, Selector};
+use x86_64::registers::model_specific::EferFlags;
 
 /// Puts `bits` into the register behind the type's back, reads it as the type, and writes it back.
 fn round_trip<R: Register>(bits: u64) {
@@ -63,6 +64,8 @@ fn efer_and_spec_ctrl_bits_are_those_of_the_manuals() {
     ] {
         assert_eq!(Efer::bits(&flag), bits, "{flag:?}");
     }
+    let other = EferFlags::from(Efer::from_bits_retain(0xffff_0000_0000_0d01));
+    assert_eq!(Efer::bits(&other.into()), 0xffff_0000_0000_0d01);
     for (flag, bits) in [
         (SpecCtrl::INDIRECT_BRANCH_RESTRICTED_SPECULATION, 0x1),
         (SpecCtrl::SINGLE_THREAD_INDIRECT_BRANCH_PREDICTORS, 0x2),

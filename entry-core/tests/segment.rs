@@ -217,7 +217,7 @@ fn linux_order_is_accepted() {
     assert_eq!(layout.gdt_limit(), 79);
 }
 
-fn fields(selectors: &mut Selectors) -> [(Field, Option<&mut Selector>); 7] {
+const fn fields(selectors: &mut Selectors) -> [(Field, Option<&mut Selector>); 7] {
     [
         (Field::KernelCode, Some(&mut selectors.kernel_code)),
         (Field::KernelData, Some(&mut selectors.kernel_data)),
@@ -452,7 +452,7 @@ fn wrong_descriptors_are_refused_bit_by_bit() {
     let accessed_and_avl = 1 << 40 | 1 << 52;
     let code64 = range(42, 47) | 1 << 53 | 1 << 54;
     let data64 = range(41, 47);
-    let flat = u64::MAX & !accessed_and_avl;
+    let flat = !accessed_and_avl;
     let tss = range(42, 47) | 1 << 40;
     for (entry, field, compared) in [
         (1, Field::KernelCode, code64),

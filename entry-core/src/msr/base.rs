@@ -6,7 +6,8 @@ register! {
     ///
     /// # Source
     ///
-    /// Intel SDM vol. 3A, *Segment Loading Instructions in IA-32e Mode*; AMD APM vol. 2, *FS and GS Registers in 64-Bit Mode*.
+    /// Intel SDM vol. 3A, *Segment Loading Instructions in IA-32e Mode*; AMD APM vol. 2, *FS and GS Registers in 64-Bit
+    /// Mode*.
     FsBase, 0xc000_0100, "FS_BASE"
 }
 
@@ -15,7 +16,8 @@ register! {
     ///
     /// # Source
     ///
-    /// Intel SDM vol. 3A, *Segment Loading Instructions in IA-32e Mode*; AMD APM vol. 2, *FS and GS Registers in 64-Bit Mode*.
+    /// Intel SDM vol. 3A, *Segment Loading Instructions in IA-32e Mode*; AMD APM vol. 2, *FS and GS Registers in 64-Bit
+    /// Mode*.
     GsBase, 0xc000_0101, "GS_BASE"
 }
 
@@ -45,8 +47,8 @@ macro_rules! base {
                 }
             }
 
-            /// Takes what a program asks for: a user address. A program that could choose a base in the kernel's half could
-            /// pass for the kernel where the sign of GS base decides.
+            /// Takes what a program asks for: a user address. A program that could choose a base in the kernel's half
+            /// could pass for the kernel where the sign of GS base decides.
             ///
             /// # Errors
             ///

@@ -4,8 +4,8 @@ use crate::msr::register;
 register! {
     /// `IA32_CSTAR`: where SYSCALL from compatibility mode enters the kernel, on AMD.
     ///
-    /// Intel CPUs have the register and never use it: there SYSCALL in compatibility mode is #UD. On AMD it must point at a
-    /// stub even in a kernel without 32-bit programs, since any program can switch to compatibility mode.
+    /// Intel CPUs have the register and never use it: there SYSCALL in compatibility mode is #UD. On AMD it must point
+    /// at a stub even in a kernel without 32-bit programs, since any program can switch to compatibility mode.
     ///
     /// # Source
     ///

@@ -1,4 +1,5 @@
 use bitflags::bitflags;
+use x86_64::registers::model_specific::EferFlags;
 
 use crate::msr::Register;
 
@@ -23,7 +24,8 @@ bitflags! {
     ///
     /// # Source
     ///
-    /// Intel SDM vol. 3A, *Extended Feature Enable Register*; AMD APM vol. 2, *Extended Feature Enable Register (EFER)*.
+    /// Intel SDM vol. 3A, *Extended Feature Enable Register*; AMD APM vol. 2, *Extended Feature Enable Register
+    /// (EFER)*.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Efer: u64 {
         /// SCE, bit 0.
@@ -63,5 +65,17 @@ impl Register for Efer {
     #[inline(always)]
     fn bits(self) -> u64 {
         Self::bits(&self)
+    }
+}
+
+impl From<EferFlags> for Efer {
+    fn from(flags: EferFlags) -> Self {
+        Self::from_bits_retain(flags.bits())
+    }
+}
+
+impl From<Efer> for EferFlags {
+    fn from(efer: Efer) -> Self {
+        Self::from_bits_retain(Efer::bits(&efer))
     }
 }

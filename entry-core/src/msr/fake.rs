@@ -4,8 +4,8 @@ use crate::msr::Msr;
 
 /// Registers that a host test can write to.
 ///
-/// It holds up to 32 registers (what comes after reads as 0), keeps the order of up to 64 writes, and can lose the bits that a real or emulated CPU
-/// would lose.
+/// It holds up to 32 registers (what comes after reads as 0), keeps the order of up to 64 writes, and can lose the bits
+/// that a real or emulated CPU would lose.
 ///
 /// ```
 /// use entry_core::msr::{FakeMsrs, Register, TscAux};

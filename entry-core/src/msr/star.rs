@@ -10,8 +10,8 @@ register! {
     /// | 47:32 | kernel code: CS after SYSCALL; SS is that + 8 |
     /// | 63:48 | base of SYSRET: CS of 32-bit code; SS is that + 8, CS of 64-bit code that + 16 |
     ///
-    /// The CPU clears the RPL of bits 47:32. It sets that of CS and SS after SYSRET to 3 on Intel; AMD loads SS as it is,
-    /// so the base needs RPL 3, which every [`SegmentLayout`] has.
+    /// The CPU clears the RPL of bits 47:32. It sets that of CS and SS after SYSRET to 3 on Intel; AMD loads SS as it
+    /// is, so the base needs RPL 3, which every [`SegmentLayout`] has.
     ///
     /// ```
     /// use entry_core::msr::Star;
@@ -21,8 +21,8 @@ register! {
     ///
     /// # Source
     ///
-    /// Intel SDM vol. 2B, *SYSCALL—Fast System Call*, *SYSRET—Return From Fast System Call*; AMD APM vol. 2, *SYSCALL and
-    /// SYSRET*.
+    /// Intel SDM vol. 2B, *SYSCALL—Fast System Call*, *SYSRET—Return From Fast System Call*; AMD APM vol. 2, *SYSCALL
+    /// and SYSRET*.
     Star, 0xc000_0081, "STAR"
 }
 

@@ -9,8 +9,8 @@ register! {
     /// | 15:0 | kernel code; if bits 15:2 are 0, SYSENTER is #GP |
     /// | 63:16 | reserved |
     ///
-    /// SYSENTER loads CS with it and SS with it + 8; SYSEXIT to 32-bit code CS with it + 16 and SS with it + 24; SYSEXIT to
-    /// 64-bit code + 32 and + 40. QEMU's TCG tests only for 0, and enters ring 0 with a null CS for 1 to 3.
+    /// SYSENTER loads CS with it and SS with it + 8; SYSEXIT to 32-bit code CS with it + 16 and SS with it + 24;
+    /// SYSEXIT to 64-bit code + 32 and + 40. QEMU's TCG tests only for 0, and enters ring 0 with a null CS for 1 to 3.
     ///
     /// # Source
     ///

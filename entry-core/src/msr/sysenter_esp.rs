@@ -4,8 +4,8 @@ use crate::msr::register;
 register! {
     /// `IA32_SYSENTER_ESP`: RSP after SYSENTER.
     ///
-    /// Intel: 64 bits, and WRMSR of a value that is not canonical is #GP. AMD: 32 bits, the upper half is dropped without a
-    /// word; SYSENTER is #UD there in long mode, so nothing but [`SysenterEsp::UNUSED`] belongs in it.
+    /// Intel: 64 bits, and WRMSR of a value that is not canonical is #GP. AMD: 32 bits, the upper half is dropped
+    /// without a word; SYSENTER is #UD there in long mode, so nothing but [`SysenterEsp::UNUSED`] belongs in it.
     ///
     /// # Source
     ///
