@@ -70,7 +70,7 @@ pub enum BootError {
     },
     /// The command line is not UTF-8.
     CommandLineNotUtf8,
-    /// The CPU has no no-execute bit (CPUID 8000_0001:EDX.NX).
+    /// The CPU has no no-execute bit (CPUID `8000_0001`:EDX.NX).
     NoNx,
 }
 
@@ -200,8 +200,11 @@ unsafe extern "Rust" {
 
 /// The first Rust code, on the boot stack and the boot tables.
 extern "sysv64" fn start(information: u64, is_pvh: u64) -> ! {
+    // SAFETY: RDTSC reads a counter.
+    let tick = unsafe { core::arch::x86_64::_rdtsc() };
     serial::init();
     let protocol = if is_pvh == 1 { Protocol::Pvh } else { Protocol::Multiboot2 };
+    println!("[boot] kernel entered at tick {tick}");
     match init(protocol, information) {
         // SAFETY: this is the end of boot, and `start` is reached once.
         Ok(()) => unsafe { kernel_main() },

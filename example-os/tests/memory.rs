@@ -136,6 +136,9 @@ example_os::tests! { Machine;
             assert_eq!(fixed(start, length), Err(MapError::Range { start, length }));
         }
         assert_eq!(fixed(USER_LIMIT - PAGE_SIZE, 1), Ok(USER_LIMIT - PAGE_SIZE));
+        let (start, length) = (USER_LIMIT, PAGE_SIZE);
+        assert_eq!(space.munmap(start, length), Err(MapError::UnmapRange { start, length }));
+        assert_eq!(space.protect(start, length, RW), Err(MapError::Range { start, length }));
         let length = 1 << 47;
         assert_eq!(space.mmap(0, length, RW, Placement::Hint), Err(MapError::NoSpace { length }));
         assert_eq!(space.mmap(0, u64::MAX, RW, Placement::Hint), Err(MapError::NoSpace { length: u64::MAX }));

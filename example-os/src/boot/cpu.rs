@@ -34,7 +34,7 @@ pub struct Features {
     pub fsgsbase: bool,
     /// CPUID 7:ECX.UMIP: no SGDT, SIDT, SLDT, SMSW, STR in user mode.
     pub umip: bool,
-    /// CPUID 8000_0001:EDX.NX: pages that do not execute.
+    /// CPUID `8000_0001`:EDX.NX: pages that do not execute.
     pub nx: bool,
 }
 
@@ -129,6 +129,9 @@ pub(super) fn init() -> Result<Features, BootError> {
 }
 
 const GDT_ENTRIES: usize = 3;
+/// The offset of the table's last byte.
+const GDT_LIMIT: u16 = 23;
+const _: () = assert!(GDT_LIMIT as usize == size_of_val(&GDT) - 1);
 
 /// A copy of the boot GDT in the image: the boot data lies where no table of the kernel maps it.
 static GDT: [u64; GDT_ENTRIES] = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
@@ -136,7 +139,7 @@ static GDT: [u64; GDT_ENTRIES] = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_fff
 /// Loads the GDT from where the kernel's tables show it.
 pub(super) fn reload_gdt() {
     let pointer = DescriptorTablePointer {
-        limit: GDT_ENTRIES as u16 * 8 - 1,
+        limit: GDT_LIMIT,
         base: VirtAddr::from_ptr(&raw const GDT),
     };
     // SAFETY: the table has the descriptors that CS and SS were loaded from, at the same places, and lives for ever.

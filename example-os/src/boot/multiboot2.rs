@@ -89,7 +89,7 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
 /// # Safety
 ///
 /// 1. It lies in the loader's information, which the boot tables map.
-unsafe fn word(address: u64) -> u32 {
+const unsafe fn word(address: u64) -> u32 {
     // SAFETY: condition 1.
     unsafe { boot_pointer::<u32>(address).read_unaligned() }
 }

@@ -4,6 +4,7 @@ use core::fmt;
 
 use x86_64::instructions::port::Port;
 
+use crate::device::serial;
 use crate::println;
 
 /// QEMU's `isa-debug-exit`: QEMU ends with status `value << 1 | 1`.
@@ -58,6 +59,7 @@ impl fmt::Display for Outcome<'_> {
 /// Prints the `[exit]` line and ends the machine; on one that has neither port, halts.
 pub fn finish(outcome: Outcome<'_>) -> ! {
     println!("[exit] {outcome}");
+    serial::flush();
     // SAFETY: the port belongs to the debug-exit device, or to nothing.
     unsafe { Port::new(DEBUG_EXIT).write(outcome.code()) };
     for &letter in b"Shutdown" {

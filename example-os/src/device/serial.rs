@@ -20,6 +20,7 @@ const DIVISOR_LATCH: u8 = 0x80;
 const EIGHT_BITS_NO_PARITY: u8 = 0x03;
 const FIFO_ON_AND_CLEAR: u8 = 0x07;
 const TRANSMITTER_READY: u8 = 0x20;
+const TRANSMITTER_EMPTY: u8 = 0x40;
 /// 115,200 baud over the wanted rate.
 const DIVISOR: u8 = 1;
 
@@ -45,14 +46,23 @@ pub fn write(bytes: &[u8]) {
     }
 }
 
-fn write_byte(byte: u8) {
+/// Waits until the last bit has left the UART: Bochs drops what is still in it at power-off.
+pub(crate) fn flush() {
+    wait_for(TRANSMITTER_EMPTY);
+}
+
+fn wait_for(condition: u8) {
     loop {
         // SAFETY: reading the line status has no effect on memory.
         let status: u8 = unsafe { Port::new(LINE_STATUS).read() };
-        if status & TRANSMITTER_READY != 0 {
-            break;
+        if status & condition != 0 {
+            return;
         }
     }
+}
+
+fn write_byte(byte: u8) {
+    wait_for(TRANSMITTER_READY);
     // SAFETY: the transmitter holding register takes any byte.
     unsafe { Port::new(COM1).write(byte) };
 }

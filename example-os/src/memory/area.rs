@@ -61,6 +61,13 @@ pub enum MapError {
         /// Its length in bytes.
         length: u64,
     },
+    /// The range to unmap leaves the user half, or wraps round.
+    UnmapRange {
+        /// Its first address.
+        start: u64,
+        /// Its length in bytes.
+        length: u64,
+    },
     /// A fixed mapping would begin in the pages that catch null pointers.
     TooLow {
         /// The address.
@@ -99,7 +106,7 @@ impl MapError {
         const EEXIST: i32 = 17;
         const EINVAL: i32 = 22;
         match self {
-            Self::NoLength | Self::Unaligned { .. } => EINVAL,
+            Self::NoLength | Self::Unaligned { .. } | Self::UnmapRange { .. } => EINVAL,
             Self::TooLow { .. } => EPERM,
             Self::WritableAndExecutable => EACCES,
             Self::Occupied { .. } => EEXIST,
@@ -117,7 +124,7 @@ impl fmt::Display for MapError {
         match *self {
             Self::NoLength => f.write_str("length 0, wanted at least one byte"),
             Self::Unaligned { address } => write!(f, "address {address:#x}, wanted a multiple of {PAGE_SIZE}"),
-            Self::Range { start, length } => {
+            Self::Range { start, length } | Self::UnmapRange { start, length } => {
                 write!(f, "range {start:#x} + {length:#x}, wanted an end at or below {USER_LIMIT:#x}")
             }
             Self::TooLow { address } => write!(f, "address {address:#x}, wanted {USER_START:#x} or above"),
@@ -174,7 +181,7 @@ impl PageRange {
         if length == 0 {
             return Err(MapError::NoLength);
         }
-        if start % PAGE_SIZE != 0 {
+        if !start.is_multiple_of(PAGE_SIZE) {
             return Err(MapError::Unaligned { address: start });
         }
         let end = start.checked_add(length).and_then(page_ceiling).filter(|&end| end <= USER_LIMIT);

@@ -140,12 +140,14 @@ pub(crate) unsafe fn add_range(range: Range) -> bool {
 }
 
 /// A frame with arbitrary contents.
+#[must_use]
 #[inline]
 pub fn allocate() -> Option<Frame> {
     FRAMES.lock().take()
 }
 
 /// A frame of zeros.
+#[must_use]
 #[inline]
 pub fn allocate_zeroed() -> Option<Frame> {
     let frame = allocate()?;

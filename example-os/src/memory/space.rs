@@ -143,7 +143,11 @@ impl AddressSpace {
     ///
     /// [`MapError`]; then nothing changed.
     pub fn munmap(&mut self, start: u64, length: u64) -> Result<(), MapError> {
-        self.unmap(PageRange::new(start, length)?)
+        let range = PageRange::new(start, length).map_err(|error| match error {
+            MapError::Range { start, length } => MapError::UnmapRange { start, length },
+            error => error,
+        })?;
+        self.unmap(range)
     }
 
     fn unmap(&mut self, range: PageRange) -> Result<(), MapError> {
