@@ -722,7 +722,9 @@ pub fn run(mut irq: IrqOff) -> ! {
     /// Timer interrupts that may pass with nothing to run.
     const PATIENCE_TICKS: u64 = 3;
     entry::start_timer(&irq);
-    println!("[user] first instruction at tick {}", PerCpu::current(&irq).ticks());
+    // SAFETY: RDTSC reads a counter.
+    let tick = unsafe { core::arch::x86_64::_rdtsc() };
+    println!("[user] first instruction at tick {tick}");
     loop {
         scheduler::schedule(&mut irq);
         let start = PerCpu::current(&irq).ticks();
