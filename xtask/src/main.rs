@@ -73,15 +73,13 @@ fn dispatch(cli: &Cli) -> Result<()> {
 /// clap's complaint in one line, with the place where help is.
 fn usage_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let first: Vec<&str> = text
-        .lines()
-        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
+    let parts: Vec<String> = text
+        .split("\n\n")
+        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more"))
+        .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|part| !part.is_empty())
         .collect();
-    let joined = first.join(" ");
-    let message = joined.strip_prefix("error: ").unwrap_or(&joined);
-    format!("error: {message}; see `cargo xtask --help`")
+    format!("{}; see `cargo xtask --help`", parts.join("; "))
 }
 
 fn main() -> ExitCode {
@@ -134,7 +132,10 @@ mod tests {
         let error = Cli::try_parse_from(["xtask", "bnech"]).unwrap_err();
         let line = usage_line(&error);
         assert!(!line.contains('\n'), "{line}");
-        assert!(line.starts_with("error: unrecognized subcommand 'bnech'"), "{line}");
-        assert!(line.ends_with("see `cargo xtask --help`"), "{line}");
+        assert_eq!(
+            line,
+            "error: unrecognized subcommand 'bnech'; tip: a similar subcommand exists: 'bench'; \
+             see `cargo xtask --help`"
+        );
     }
 }

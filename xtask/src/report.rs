@@ -1,6 +1,6 @@
 //! The results of `bench`: a table for people, JSON for programs.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
@@ -107,6 +107,10 @@ impl Report {
         let mut table = Table::new();
         table
             .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+            .remove_style(TableComponent::HorizontalLines)
+            .remove_style(TableComponent::MiddleIntersections)
+            .remove_style(TableComponent::LeftBorderIntersections)
+            .remove_style(TableComponent::RightBorderIntersections)
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(WIDTH);
         let mut header = vec!["row", "seed", "instr.", "target", "Linux"];

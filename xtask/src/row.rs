@@ -24,12 +24,9 @@ pub(crate) struct Row {
     pub(crate) linux: Option<Linux>,
     /// Exact number of events in each operation. An event that is not named is only reported.
     pub(crate) promise: &'static [(Event, u32)],
-    /// Whether each round maps another page, and so every 512th a page table.
+    /// Whether each round maps another page, and so every 512th another page table.
     pub(crate) maps_pages: bool,
 }
-
-/// Up to so many rounds, a row that maps pages fills one page table in both of its stretches.
-pub(crate) const ROUNDS_IN_ONE_PAGE_TABLE: u32 = 256;
 
 const fn linux(lean: u32, default: u32) -> Option<Linux> {
     Some(Linux { lean, default })
@@ -160,7 +157,7 @@ pub(crate) const ROWS: &[Row] = &[
         target: None,
         linux: None,
         promise: &[
-            (Event::InterruptFlag, 2),
+            (Event::InterruptFlag, 4),
             (Event::Sysret, 0),
             (Event::Iret, 0),
             (Event::Fault, 0),

@@ -78,6 +78,8 @@ impl Need {
 pub(crate) struct Setup {
     installed: Installed,
     oldest: String,
+    /// Pieces that were found or installed.
+    settled: Vec<Piece>,
     /// Whether to say what was found, not only what was done.
     talkative: bool,
 }
@@ -88,6 +90,7 @@ impl Setup {
         Self {
             installed: Installed::default(),
             oldest: workspace.oldest.clone(),
+            settled: Vec::new(),
             talkative: false,
         }
     }
@@ -101,8 +104,12 @@ impl Setup {
     /// Makes sure that the pieces for a need are there.
     pub(crate) fn require(&mut self, need: Need) -> Result<()> {
         for piece in need.pieces(&self.oldest) {
+            if self.settled.contains(&piece) {
+                continue;
+            }
             if self.installed.has(&piece) {
                 self.found(&piece.name());
+                self.settled.push(piece);
                 continue;
             }
             eprintln!(
@@ -122,6 +129,7 @@ impl Setup {
                 });
             }
             println!("installed  {}", piece.name());
+            self.settled.push(piece);
         }
         Ok(())
     }
@@ -221,13 +229,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     let version = query("rustc", &["--version"]).unwrap_or_default();
     setup.found(&format!("{} (active)", version.trim()));
     let mut failed = Vec::new();
-    let mut pieces_seen = Vec::new();
     for need in Need::ALL {
-        let pieces = need.pieces(&workspace.oldest);
-        if pieces.iter().all(|piece| pieces_seen.contains(piece)) {
-            continue;
-        }
-        pieces_seen.extend(pieces);
         if let Err(error) = setup.require(need) {
             println!("missing    {error}");
             failed.push(error);
