@@ -18,6 +18,12 @@
 //! Types can't see what arrives asynchronously. That is left to the [word](crate::state) and the checks on it.
 //!
 //! There is no `Drop` guard: a guard can be leaked, a value that has to be returned can't.
+//!
+//! # Source
+//!
+//! Linux kernel documentation, *Entry/exit handling for exceptions, interrupts, syscalls and KVM*: which state an entry
+//! may start from, and that an interrupt which arrived in the kernel gets a state to hand back. Intel SDM vol. 3A, *Handling
+//! Multiple NMIs*, on NMIs inside NMIs.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -263,7 +269,6 @@ impl<S, I, T> Ctx<S, I, T> {
 
 impl<S, T> Ctx<S, IrqOff, T> {
     /// The fact that interrupts are off, borrowed.
-    #[must_use]
     #[inline(always)]
     pub const fn irq_off(&self) -> &IrqOff {
         &self.irq
@@ -323,7 +328,7 @@ impl<T: Tracker> Ctx<Kernel, IrqOff, T> {
 
     /// Ends the typed form: what remains is the fact that interrupts are off, and that the CPU is in the kernel.
     #[inline(always)]
-    pub fn into_irq_off(self) -> IrqOff {
+    pub const fn into_irq_off(self) -> IrqOff {
         self.irq
     }
 
@@ -516,7 +521,7 @@ impl<T: Tracker> ReadyToExit<T> {
 
     /// Goes back, for instance because the exit refuses the frame.
     #[inline(always)]
-    pub fn into_kernel(self) -> Ctx<Kernel, IrqOff, T> {
+    pub const fn into_kernel(self) -> Ctx<Kernel, IrqOff, T> {
         self.0
     }
 }

@@ -144,7 +144,7 @@ fn grace_period_outlasts_an_interrupt_in_idle_and_a_quiescent_moment() {
 /// The model can see the mistake: with a plain load as the first look, the writer can find the CPU in user mode while
 /// the kernel code that follows still finds the old pointer.
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn first_look_by_a_plain_load_frees_too_early() {
     loom::model(|| {
         let shared = Shared::new();

@@ -105,21 +105,33 @@ const DEPTH: u64 = 1 << 8;
 /// One step of the counter.
 const STEP: u64 = 1 << 16;
 /// State and depth.
-const PLACE: u64 = STATE | 0xff * DEPTH;
+const PLACE: u64 = STATE | (0xff * DEPTH);
 
 /// What the transitions add. All of them fit the sign-extended 32-bit immediate of an ADD.
 pub(crate) mod delta {
+    use super::State;
+
     /// One step of the counter.
     const STEP: i32 = 1 << 16;
     /// One NMI.
     const DEPTH: i32 = 1 << 8;
 
-    pub(crate) const ENTER_IDLE: i32 = STEP + 1;
-    pub(crate) const EXIT_IDLE: i32 = STEP - 1;
-    pub(crate) const ENTER_USER: i32 = STEP + 2;
-    pub(crate) const EXIT_USER: i32 = STEP - 2;
-    pub(crate) const ENTER_GUEST: i32 = STEP + 3;
-    pub(crate) const EXIT_GUEST: i32 = STEP - 3;
+    /// Kernel to `state`.
+    pub(crate) const fn enter(state: State) -> i32 {
+        STEP + state as i32
+    }
+
+    /// `state` to kernel.
+    pub(crate) const fn exit(state: State) -> i32 {
+        STEP - state as i32
+    }
+
+    pub(crate) const ENTER_IDLE: i32 = enter(State::Idle);
+    pub(crate) const EXIT_IDLE: i32 = exit(State::Idle);
+    pub(crate) const ENTER_USER: i32 = enter(State::User);
+    pub(crate) const EXIT_USER: i32 = exit(State::User);
+    pub(crate) const ENTER_GUEST: i32 = enter(State::Guest);
+    pub(crate) const EXIT_GUEST: i32 = exit(State::Guest);
     pub(crate) const ENTER_NMI: i32 = DEPTH;
     pub(crate) const EXIT_NMI: i32 = -DEPTH;
     pub(crate) const ENTER_NMI_QUIESCENT: i32 = STEP + DEPTH;
@@ -153,7 +165,7 @@ impl Word {
     /// NMI, #MC, #DB and #DF handlers, one inside the other.
     #[must_use]
     pub const fn nmi_depth(self) -> u8 {
-        (self.0 / DEPTH & 0xff) as u8
+        ((self.0 / DEPTH) & 0xff) as u8
     }
 
     /// The counter: 48 bits, one step at each boundary of quiescence.
@@ -191,7 +203,7 @@ impl Word {
     }
 
     /// Checks that `transition` may be made from here, where it starts in `wanted` outside NMI handlers.
-    pub(crate) fn check(self, transition: Transition, wanted: State) -> Result<(), Violation> {
+    pub(crate) const fn check(self, transition: Transition, wanted: State) -> Result<(), Violation> {
         let right = self.is_consistent() && self.place() == wanted as u64;
         if right {
             Ok(())
@@ -205,7 +217,7 @@ impl Word {
     }
 
     /// Checks that an exception or NMI may begin here: anywhere but in a word that contradicts itself.
-    pub(crate) fn check_begin(self, transition: Transition) -> Result<(), Violation> {
+    pub(crate) const fn check_begin(self, transition: Transition) -> Result<(), Violation> {
         let right = self.is_consistent() && self.nmi_depth() < u8::MAX;
         if right {
             Ok(())
@@ -219,7 +231,7 @@ impl Word {
     }
 
     /// Checks that an exception or NMI ends where it began: `place` is what the word should say just before the end.
-    pub(crate) fn check_end(self, transition: Transition, place: u64) -> Result<(), Violation> {
+    pub(crate) const fn check_end(self, transition: Transition, place: u64) -> Result<(), Violation> {
         let right = self.is_consistent() && self.place() == place;
         if right {
             Ok(())

@@ -8,10 +8,10 @@
 //! |---|---|---|
 //! | [`NoTracking`] | – | nothing |
 //! | [`Tracked`] | known to be off | 1 instruction: LOCK ADD |
-//! | [`IrqSaved`] | saved, turned off and restored each time | 1 + PUSHF, POP, CLI, a test and a branch, STI |
+//! | [`IrqSaved`] | saved, turned off and restored each time | 6: PUSHF, POP, CLI, LOCK ADD, PUSH, POPF |
 //! | [`Switched`] | as the type inside | that, and one test and branch |
 //!
-//! The second is what the first three letters of a system call should cost. The third is what Linux did before 2016 on
+//! The second is what a system call should pay. The third is what Linux did before 2016 on
 //! each system call, although its callers had interrupts off already; it is here for callers that really don't know,
 //! and to measure the difference.
 //!
@@ -20,10 +20,16 @@
 //! Where [`PerCpu::CHECKED`] is set, which is the default in builds with debug assertions, each transition first
 //! compares the word with what it should be. A wrong one is not made, is named to [`PerCpu::violation`], and poisons the
 //! word so that nobody waits for this CPU. Without checks a wrong transition leaves a word that contradicts itself.
+//!
+//! # Source
+//!
+//! Intel SDM vol. 2A, *LOCK—Assert LOCK# Signal Prefix* and *CLI—Clear Interrupt Flag*; vol. 2B, *POPF/POPFD/POPFQ—Pop Stack
+//! Into EFLAGS Register*, *STI—Set Interrupt Flag*; AMD APM vol. 3, the same instructions; vol. 2, *SWAPGS Instruction*, on data
+//! reached through GS.
 
 use core::marker::PhantomData;
 
-use entry_core::{IrqGuard, IrqOff, NoTracking, PerCpuHeader, Tracking, UserReturn};
+use entry_core::{IrqOff, NoTracking, PerCpuHeader, Tracking, UserReturn};
 
 use crate::observer::{NoObserver, Observer};
 use crate::state::{ACTIVE, CpuWord, State, Transition, Violation, Word, delta};
@@ -33,8 +39,8 @@ use crate::state::{ACTIVE, CpuWord, State, Transition, Violation, Word, delta};
 /// # Safety
 ///
 /// 1. While interrupts are off, [`PerCpu::word`] returns the same word each time, and no other CPU gets it.
-/// 2. [`PerCpu::load`] and [`PerCpu::add`], if they are written anew, do to that word what the defaults do, with at
-///    least their memory ordering, [`PerCpu::add`] as one read-modify-write.
+/// 2. [`PerCpu::load`], [`PerCpu::add`] and [`PerCpu::add_by`], if they are written anew, do to that word what the
+///    defaults do, with at least their memory ordering, the last two as one read-modify-write each.
 /// 3. Nothing else writes to the word.
 /// 4. No function here faults, blocks, or turns interrupts on.
 pub unsafe trait PerCpu: Sized + 'static {
@@ -55,6 +61,12 @@ pub unsafe trait PerCpu: Sized + 'static {
     #[inline(always)]
     fn add<const DELTA: i32>() {
         Self::word().add(DELTA);
+    }
+
+    /// Adds to the word what was found out at run time.
+    #[inline(always)]
+    fn add_by(delta: i32) {
+        Self::word().add(delta);
     }
 
     /// Whether this CPU is tracked, where [`Switched`] asks.
@@ -89,6 +101,18 @@ fn report<C: PerCpu>(violation: Violation) {
         C::word().poison();
         C::violation(violation);
     }
+}
+
+/// Whether `check` finds nothing wrong, or is not asked. Reports what it finds.
+#[inline(always)]
+fn passes<C: PerCpu>(check: impl FnOnce() -> Result<(), Violation>) -> bool {
+    if C::CHECKED
+        && let Err(violation) = check()
+    {
+        report::<C>(violation);
+        return false;
+    }
+    true
 }
 
 /// Where the word is in the structure that GS base points at.
@@ -136,7 +160,7 @@ pub unsafe trait GsWord: 'static {
 pub struct Gs<G>(PhantomData<G>);
 
 // SAFETY: 1. GS base belongs to this CPU (condition 1 of `GsWord`), and so does what lies at a fixed offset from it.
-// 2. See `load` and `add`. 3. Condition 2 of `GsWord`. 4. They touch that word alone, which is mapped.
+// 2. See `load` and the two additions. 3. Condition 2 of `GsWord`. 4. They touch that word alone, which is mapped.
 unsafe impl<G: GsWord> PerCpu for Gs<G> {
     const CHECKED: bool = G::CHECKED;
 
@@ -185,6 +209,20 @@ unsafe impl<G: GsWord> PerCpu for Gs<G> {
                 "lock add qword ptr gs:[{offset}], {delta}",
                 offset = const G::OFFSET,
                 delta = const DELTA,
+                options(nostack),
+            );
+        }
+    }
+
+    /// One LOCK ADD, as [`PerCpu::add`].
+    #[inline(always)]
+    fn add_by(delta: i32) {
+        // SAFETY: as in `add`.
+        unsafe {
+            core::arch::asm!(
+                "lock add gs:[{offset}], {delta}",
+                offset = const G::OFFSET,
+                delta = in(reg) i64::from(delta),
                 options(nostack),
             );
         }
@@ -310,10 +348,8 @@ impl<C: PerCpu, O: Observer> Tracked<C, O> {
     /// Leaves the kernel for `to`: the observer first, the word last.
     #[inline(always)]
     fn leave<const DELTA: i32>(transition: Transition, to: State) {
-        if C::CHECKED {
-            if let Err(violation) = C::load().check(transition, State::Kernel) {
-                return report::<C>(violation);
-            }
+        if !passes::<C>(|| C::load().check(transition, State::Kernel)) {
+            return;
         }
         O::changed(State::Kernel, to);
         C::add::<DELTA>();
@@ -322,10 +358,8 @@ impl<C: PerCpu, O: Observer> Tracked<C, O> {
     /// Comes back to the kernel from `from`: the word first, the observer last.
     #[inline(always)]
     fn arrive<const DELTA: i32>(transition: Transition, from: State) {
-        if C::CHECKED {
-            if let Err(violation) = C::load().check(transition, from) {
-                return report::<C>(violation);
-            }
+        if !passes::<C>(|| C::load().check(transition, from)) {
+            return;
         }
         C::add::<DELTA>();
         O::changed(from, State::Kernel);
@@ -357,19 +391,10 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
     #[inline(always)]
     fn exception_enter(_irq: &IrqOff) -> Saved {
         let found = C::load();
-        if C::CHECKED {
-            if let Err(violation) = found.check_begin(Transition::ExceptionEnter) {
-                report::<C>(violation);
-            }
-        }
+        passes::<C>(|| found.check_begin(Transition::ExceptionEnter));
         let was_quiescent = !found.is_watching();
         if was_quiescent {
-            match found.state() {
-                State::Idle => C::add::<{ delta::EXIT_IDLE }>(),
-                State::User => C::add::<{ delta::EXIT_USER }>(),
-                State::Guest => C::add::<{ delta::EXIT_GUEST }>(),
-                State::Kernel => {} // contradicts itself: reported above
-            }
+            C::add_by(delta::exit(found.state()));
             O::changed(found.state(), State::Kernel);
         }
         Saved { found, was_quiescent }
@@ -377,24 +402,17 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
 
     #[inline(always)]
     fn exception_exit(_irq: &IrqOff, saved: Saved) {
-        if C::CHECKED {
-            let place = if saved.was_quiescent {
-                State::Kernel as u64
-            } else {
-                saved.found.place()
-            };
-            if let Err(violation) = C::load().check_end(Transition::ExceptionExit, place) {
-                return report::<C>(violation);
-            }
+        let place = if saved.was_quiescent {
+            State::Kernel as u64
+        } else {
+            saved.found.place()
+        };
+        if !passes::<C>(|| C::load().check_end(Transition::ExceptionExit, place)) {
+            return;
         }
         if saved.was_quiescent {
             O::changed(State::Kernel, saved.found.state());
-            match saved.found.state() {
-                State::Idle => C::add::<{ delta::ENTER_IDLE }>(),
-                State::User => C::add::<{ delta::ENTER_USER }>(),
-                State::Guest => C::add::<{ delta::ENTER_GUEST }>(),
-                State::Kernel => {}
-            }
+            C::add_by(delta::enter(saved.found.state()));
         }
     }
 
@@ -403,11 +421,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
     #[inline(always)]
     fn nmi_enter(_irq: &IrqOff) -> Saved {
         let found = C::load();
-        if C::CHECKED {
-            if let Err(violation) = found.check_begin(Transition::NmiEnter) {
-                report::<C>(violation);
-            }
-        }
+        passes::<C>(|| found.check_begin(Transition::NmiEnter));
         let was_quiescent = !found.is_watching();
         if was_quiescent {
             C::add::<{ delta::ENTER_NMI_QUIESCENT }>();
@@ -419,11 +433,9 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
 
     #[inline(always)]
     fn nmi_exit(_irq: &IrqOff, saved: Saved) {
-        if C::CHECKED {
-            let place = saved.found.place().wrapping_add(delta::ENTER_NMI as u64);
-            if let Err(violation) = C::load().check_end(Transition::NmiExit, place) {
-                return report::<C>(violation);
-            }
+        let place = saved.found.place().wrapping_add(delta::ENTER_NMI as u64);
+        if !passes::<C>(|| C::load().check_end(Transition::NmiExit, place)) {
+            return;
         }
         if saved.was_quiescent {
             C::add::<{ delta::EXIT_NMI_QUIESCENT }>();
@@ -458,10 +470,8 @@ unsafe impl<C: PerCpu, O: Observer> Tracker for Tracked<C, O> {
 
     #[inline(always)]
     fn pass(_irq: &IrqOff) {
-        if C::CHECKED {
-            if let Err(violation) = C::load().check(Transition::Pass, State::Kernel) {
-                return report::<C>(violation);
-            }
+        if !passes::<C>(|| C::load().check(Transition::Pass, State::Kernel)) {
+            return;
         }
         C::add::<{ delta::PASS }>();
     }
@@ -473,32 +483,53 @@ unsafe impl<C: PerCpu, O: Observer> Tracker for Tracked<C, O> {
 
     #[inline(always)]
     fn assert_kernel(transition: Transition) {
-        if C::CHECKED {
-            if let Err(violation) = C::load().check(transition, State::Kernel) {
-                report::<C>(violation);
-            }
-        }
+        passes::<C>(|| C::load().check(transition, State::Kernel));
     }
 }
 
 /// Tracking by callers that don't know whether interrupts are on: each transition saves IF, clears it, and restores it.
 ///
-/// As a kernel's [`Tracking`] it is correct and slower than [`Tracked`], by what seed experiment 004 measured. Where the
-/// caller really doesn't know, [`Ctx`](crate::Ctx) in state [`IrqUnknown`](crate::IrqUnknown) is its typed form.
+/// As a kernel's [`Tracking`] it is correct and slower than [`Tracked`]. It is there to measure by how much, so it
+/// restores IF as it was done at the time, by POPF, which is slow on every CPU. Where the caller really doesn't know,
+/// [`Ctx`](crate::Ctx) with [`IrqUnknown`](crate::IrqUnknown) is the form to use: it goes by [`IrqGuard`](entry_core::IrqGuard).
 ///
-/// Interrupts that come on again after `user_enter` are interrupts in the kernel with the word already at "user". They
-/// are tracked correctly, as any exception there is, but they are waste.
 #[derive(Debug)]
 pub struct IrqSaved<T>(PhantomData<T>);
 
+/// Saves RFLAGS and turns interrupts off. On a host, where CLI is a privileged instruction, it only saves.
+#[inline(always)]
+fn save_flags() -> u64 {
+    let flags: u64;
+    // SAFETY: PUSHF and POP leave the stack as it was.
+    unsafe {
+        core::arch::asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags));
+    }
+    #[cfg(target_os = "none")]
+    // SAFETY: CLI changes IF alone, which `restore_flags` restores. It may not be moved into or out of the stretch that
+    // it guards, so it counts as an access to memory.
+    unsafe {
+        core::arch::asm!("cli", options(nostack, preserves_flags));
+    }
+    flags
+}
+
+/// Restores what [`save_flags`] returned.
+#[inline(always)]
+fn restore_flags(flags: u64) {
+    // SAFETY: PUSH and POPF leave the stack as it was, and RFLAGS as `save_flags` found it, so IF is on only if it was.
+    unsafe {
+        core::arch::asm!("push {}", "popfq", in(reg) flags);
+    }
+}
+
 macro_rules! around {
-    ($($(#[$meta:meta])* $guard:ident: $hook:ident;)*) => {
+    ($($irq:ident: $hook:ident;)*) => {
         $(
-            $(#[$meta])*
             #[inline(always)]
-            fn $hook(_irq: &IrqOff) {
-                let $guard = IrqGuard::new();
-                T::$hook($guard.irq_off());
+            fn $hook($irq: &IrqOff) {
+                let flags = save_flags();
+                T::$hook($irq);
+                restore_flags(flags);
             }
         )*
     };
@@ -509,25 +540,30 @@ unsafe impl<T: Tracking> Tracking for IrqSaved<T> {
     type Saved = T::Saved;
 
     around! {
-        guard: user_exit;
+        irq: user_exit;
     }
 
     #[inline(always)]
     fn user_enter(irq: IrqOff) -> UserReturn {
-        let _guard = IrqGuard::new();
-        T::user_enter(irq)
+        let flags = save_flags();
+        let leaving = T::user_enter(irq);
+        restore_flags(flags);
+        leaving
     }
 
     #[inline(always)]
-    fn exception_enter(_irq: &IrqOff) -> T::Saved {
-        let guard = IrqGuard::new();
-        T::exception_enter(guard.irq_off())
+    fn exception_enter(irq: &IrqOff) -> T::Saved {
+        let flags = save_flags();
+        let saved = T::exception_enter(irq);
+        restore_flags(flags);
+        saved
     }
 
     #[inline(always)]
-    fn exception_exit(_irq: &IrqOff, saved: T::Saved) {
-        let guard = IrqGuard::new();
-        T::exception_exit(guard.irq_off(), saved);
+    fn exception_exit(irq: &IrqOff, saved: T::Saved) {
+        let flags = save_flags();
+        T::exception_exit(irq, saved);
+        restore_flags(flags);
     }
 
     /// Not saved: an NMI handler has interrupts off, whoever was interrupted.
@@ -545,11 +581,11 @@ unsafe impl<T: Tracking> Tracking for IrqSaved<T> {
 // SAFETY: 1 and 2 hold as they do for `T`.
 unsafe impl<T: Tracker> Tracker for IrqSaved<T> {
     around! {
-        guard: idle_enter;
-        guard: idle_exit;
-        guard: guest_enter;
-        guard: guest_exit;
-        guard: pass;
+        irq: idle_enter;
+        irq: idle_exit;
+        irq: guest_enter;
+        irq: guest_exit;
+        irq: pass;
     }
 
     #[inline(always)]

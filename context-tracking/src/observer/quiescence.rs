@@ -9,6 +9,11 @@
 //!
 //! A CPU that never leaves the kernel has to say that it holds nothing, by [`Ctx::pass`](crate::Ctx::pass) or by
 //! scheduling. A CPU that was never started must not be asked: its word says "kernel".
+//!
+//! # Source
+//!
+//! Linux kernel documentation, *A Tour Through RCU's Requirements*, sections on grace-period and publish-subscribe
+//! guarantees; *`NO_HZ`: Reducing Scheduling-Clock Ticks*, on CPUs that an observer must not disturb.
 
 use crate::context::{Ctx, Kernel};
 use crate::state::CpuWord;
