@@ -1,7 +1,7 @@
 //! What a SYSENTER stub finds when its first instruction runs, as types.
 //!
 //! SYSENTER itself sets RIP, RSP, CS and SS, and clears IF, VM and RF. Whether RSP is then a thread's kernel stack, and whose
-//! GS base is in force, depends on what was put into IA32_SYSENTER_ESP and on what runs before the stub. A stub is
+//! GS base is in force, depends on what was put into `IA32_SYSENTER_ESP` and on what runs before the stub. A stub is
 //! compiled for one [`Arrival`]; its address carries that type ([`EntryAddress`]), and so do the trampolines and stack
 //! strategies that may lead to it. A pair that doesn't fit doesn't compile.
 //!

@@ -2,6 +2,10 @@
 
 use core::fmt;
 
+use entry_core::Selector;
+use entry_core::address::AddressError;
+use entry_core::cpu::Vendor;
+
 /// A distance that a signed 32-bit displacement can't express.
 ///
 /// The CPU sign-extends the displacement, so the target has to lie from 2^31 bytes before `origin` to 2^31 - 1 bytes after.
@@ -141,3 +145,138 @@ impl fmt::Display for BadStackArgument {
 }
 
 impl core::error::Error for BadStackArgument {}
+
+/// Why SYSENTER can't be used on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// CPUID does not report SEP.
+    NoSep,
+    /// Family 6 below model 3, stepping 3: these parts report SEP, and SYSENTER is #UD.
+    ///
+    /// # Source
+    ///
+    /// Intel SDM vol. 2B, *SYSENTER—Fast System Call*.
+    PentiumPro {
+        /// The model.
+        model: u8,
+        /// The stepping.
+        stepping: u8,
+    },
+    /// The vendor's long mode has no SYSENTER, or is not known to have it. AMD: #UD from 64-bit code and from compatibility
+    /// mode, and the MSRs keep 32 bits of an address.
+    ///
+    /// # Source
+    ///
+    /// AMD APM vol. 2, *SYSENTER and SYSEXIT (Legacy Mode Only)*.
+    LongMode {
+        /// The vendor.
+        vendor: Vendor,
+    },
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSep => write!(f, "cpuid does not report sep"),
+            Self::PentiumPro { model, stepping } => {
+                write!(
+                    f,
+                    "family 6 model {model} stepping {stepping} reports sep without having sysenter"
+                )
+            }
+            Self::LongMode { vendor } => {
+                write!(
+                    f,
+                    "cpu vendor is {vendor:?}, wanted one that has sysenter in long mode: Intel"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for Unsupported {}
+
+/// Why a selector can't go into `IA32_SYSENTER_CS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SelectorError {
+    /// Bits 15:2 are 0. SYSENTER is then #GP; an emulator that compares the whole word with 0 enters ring 0 with a null CS
+    /// for 1 to 3, and the next interrupt's return fails.
+    Null {
+        /// The selector.
+        value: Selector,
+    },
+    /// The table indicator is set: SYSENTER does not read a table, but every return does, and the LDT is a process's.
+    Local {
+        /// The selector.
+        value: Selector,
+    },
+    /// The RPL is not 0. SYSENTER ignores it, and SYSEXIT's arithmetic starts from a number that the kernel did not mean.
+    Rpl {
+        /// The selector.
+        value: Selector,
+    },
+}
+
+impl fmt::Display for SelectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null { value } => write!(f, "sysenter_cs is {value}, a null selector"),
+            Self::Local { value } => write!(f, "sysenter_cs is {value}, which names the ldt: bit 2 must be 0"),
+            Self::Rpl { value } => write!(f, "sysenter_cs is {value} with rpl {}, wanted 0", value.rpl()),
+        }
+    }
+}
+
+impl core::error::Error for SelectorError {}
+
+/// Why there is no plan for the SYSENTER registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// An address was refused.
+    Address {
+        /// The register that it was meant for.
+        register: &'static str,
+        /// Why.
+        error: AddressError,
+    },
+    /// The stack is not 16-byte aligned, so the handler's would not be either.
+    MisalignedStack {
+        /// RSP after SYSENTER, or after the load.
+        stack: u64,
+    },
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { register, error } => write!(f, "{register}: {error}"),
+            Self::MisalignedStack { stack } => write!(f, "stack {stack:#x} is not a multiple of 16"),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// The word that the stub is compiled to load is not where the stack pointer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldMisplaced {
+    /// Where the word is.
+    pub found: u64,
+    /// Where the stub looks for it.
+    pub wanted: u64,
+}
+
+impl fmt::Display for FieldMisplaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "stack pointer field is at {:#x}, wanted {:#x}",
+            self.found, self.wanted
+        )
+    }
+}
+
+impl core::error::Error for FieldMisplaced {}

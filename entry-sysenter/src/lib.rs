@@ -12,5 +12,7 @@
 pub mod arrival;
 pub mod encode;
 pub mod error;
+pub mod stack;
 pub mod stub;
+pub mod support;
 pub mod trampoline;

@@ -239,7 +239,7 @@ macro_rules! call_and_leave {
 
 /// SYSENTER from 64-bit code: builds the whole [`TrapFrame`] and calls [`Kernel::syscall`].
 ///
-/// **Reached by**: SYSENTER at CPL 3 through IA32_SYSENTER_EIP, or a trampoline; with `A`'s stack and GS base.
+/// **Reached by**: SYSENTER at CPL 3 through `IA32_SYSENTER_EIP`, or a trampoline; with `A`'s stack and GS base.
 ///
 /// **The CPU has** loaded RIP, RSP and CS from the SYSENTER MSRs, SS with CS + 8, and cleared IF, VM and RF. **It has not**
 /// saved RIP, RSP, RFLAGS or CS, nor cleared TF, NT, AC, DF and IOPL, nor touched GS, CR3 or any other register.
@@ -305,7 +305,7 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
 
 /// SYSENTER from 32-bit code: as [`sysenter64_entry`], with the other register contract.
 ///
-/// **Reached by**: SYSENTER at CPL 3 through IA32_SYSENTER_EIP, or a trampoline; with `A`'s stack and GS base.
+/// **Reached by**: SYSENTER at CPL 3 through `IA32_SYSENTER_EIP`, or a trampoline; with `A`'s stack and GS base.
 ///
 /// **The CPU has** and **has not**: as for [`sysenter64_entry`]. In addition the upper halves of registers and R8 to R15
 /// are undefined, coming from 32-bit code.
@@ -455,6 +455,7 @@ const fn code32<K: Kernel>() -> u16 {
 
 /// The address of [`sysenter64_entry`].
 #[must_use]
+#[expect(clippy::fn_to_numeric_cast_any, reason = "the address is what the CPU is told")]
 pub fn entry64<K: Kernel, A: Arrival, O: Options>() -> EntryAddress<A> {
     // SAFETY: the stub is made for `A`, and for registers and flags as the user left them.
     unsafe { EntryAddress::new(sysenter64_entry::<K, A, O> as *const () as u64) }
@@ -462,6 +463,7 @@ pub fn entry64<K: Kernel, A: Arrival, O: Options>() -> EntryAddress<A> {
 
 /// The address of [`sysenter32_entry`].
 #[must_use]
+#[expect(clippy::fn_to_numeric_cast_any, reason = "the address is what the CPU is told")]
 pub fn entry32<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
     // SAFETY: the stub is made for `A`, and for registers and flags as the user left them.
     unsafe { EntryAddress::new(sysenter32_entry::<K, A, O> as *const () as u64) }
@@ -469,6 +471,7 @@ pub fn entry32<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
 
 /// The address of [`sysenter_entry`].
 #[must_use]
+#[expect(clippy::fn_to_numeric_cast_any, reason = "the address is what the CPU is told")]
 pub fn entry<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
     // SAFETY: the stub is made for `A`, and for registers and flags as the user left them.
     unsafe { EntryAddress::new(sysenter_entry::<K, A, O> as *const () as u64) }

@@ -1,6 +1,6 @@
 //! A few bytes of code, one copy per CPU, that load the kernel stack pointer before the SYSENTER stub runs.
 //!
-//! SYSENTER takes its stack pointer from IA32_SYSENTER_ESP. A kernel with a stack for each thread would have to write
+//! SYSENTER takes its stack pointer from `IA32_SYSENTER_ESP`. A kernel with a stack for each thread would have to write
 //! that MSR at every context switch. The alternative: the MSR holds a constant, and the first kernel instruction loads
 //! the current thread's stack pointer from a word in memory, the *field*, which a context switch writes anyway
 //! (TSS.ESP0 or TSS.RSP0, or the per-CPU header). Where the stub can't name that field, because each CPU has another,
@@ -71,6 +71,7 @@ impl Trampoline32 {
     ///
     /// [`TrampolineError::Wraps`] if code or field run over the end of the 4 GiB;
     /// [`TrampolineError::Overlap`] if the field or the entry lies in the trampoline.
+    #[expect(clippy::cast_possible_truncation, reason = "the length of an instruction")]
     pub const fn new(at: u32, field: u32, entry: u32) -> Result<Self, TrampolineError> {
         let code = Span {
             start: at as u64,
@@ -118,7 +119,7 @@ impl Trampoline32 {
         &self.bytes
     }
 
-    /// The address that the code was generated for; it works nowhere else. This is what IA32_SYSENTER_EIP holds.
+    /// The address that the code was generated for; it works nowhere else. This is what `IA32_SYSENTER_EIP` holds.
     #[must_use]
     pub const fn address(&self) -> u32 {
         self.at
@@ -343,7 +344,7 @@ impl<F: Form> Trampoline64<F> {
         &self.bytes
     }
 
-    /// The address that the code was generated for; it works nowhere else. This is what IA32_SYSENTER_EIP holds.
+    /// The address that the code was generated for; it works nowhere else. This is what `IA32_SYSENTER_EIP` holds.
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.at
@@ -351,7 +352,7 @@ impl<F: Form> Trampoline64<F> {
 
     /// The addresses of the code: where RIP is when an NMI or a single-step trap arrives before the stub.
     ///
-    /// In this range RSP is IA32_SYSENTER_ESP, or the loaded kernel stack, and GS base the user's or the kernel's.
+    /// In this range RSP is `IA32_SYSENTER_ESP`, or the loaded kernel stack, and GS base the user's or the kernel's.
     #[must_use]
     pub fn window(&self) -> Range<u64> {
         // The constructor has seen to it that the last byte is canonical, so the end is at most 2^64 - 1, or wraps to 0.

@@ -204,7 +204,9 @@ fn legacy_form_arrives_with_the_field_in_esp() {
     pages.write(0, code.bytes());
     // movabs r11, back · jmp r11
     let mut thunk = vec![0x49, 0xbb];
-    thunk.extend_from_slice(&((back_from_32_bit_mode as *const ()).addr() as u64).to_le_bytes());
+    #[expect(clippy::fn_to_numeric_cast_any, reason = "the address becomes an operand")]
+    let back = (back_from_32_bit_mode as *const ()).addr() as u64;
+    thunk.extend_from_slice(&back.to_le_bytes());
     thunk.extend_from_slice(&[0x41, 0xff, 0xe3]);
     pages.write(THUNK, &thunk);
     for (offset, target, selector) in [(0, THUNK, USER_CS), (8, 0, USER32_CS)] {

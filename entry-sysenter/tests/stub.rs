@@ -386,16 +386,17 @@ mod trap {
             ss_size: stack.0.len(),
         };
         // SAFETY: the memory lives until another thread's stack takes its place, when this test is over.
-        assert_eq!(unsafe { libc::sigaltstack(&raw const stack, null_mut()) }, 0);
+        let result = unsafe { libc::sigaltstack(&raw const stack, null_mut()) };
+        assert_eq!(result, 0);
         // SAFETY: an action of zeros is a valid one.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-        action.sa_sigaction = (on_trap as *const ()).addr();
+        #[expect(clippy::fn_to_numeric_cast_any, reason = "libc's type for a handler")]
+        let handler = (on_trap as *const ()).addr();
+        action.sa_sigaction = handler;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: the handler has the signature that SA_SIGINFO wants and calls nothing that isn't async-signal-safe.
-        assert_eq!(
-            unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, null_mut()) },
-            0
-        );
+        let result = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, null_mut()) };
+        assert_eq!(result, 0);
     }
 
     pub(crate) fn reset() {
@@ -445,8 +446,9 @@ fn disassemble<A: Arrival>(entry: EntryAddress<A>) -> Vec<Instruction> {
         .find(|symbol| symbol.address() + bias == entry.get() && symbol.size() > 0)
         .unwrap();
     let size = usize::try_from(symbol.size()).unwrap();
+    let start = core::ptr::with_exposed_provenance(usize::try_from(entry.get()).unwrap());
     // SAFETY: the symbol's bytes are mapped, readable code of this executable.
-    let bytes = unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(entry.get() as usize), size) };
+    let bytes = unsafe { core::slice::from_raw_parts(start, size) };
     let decoded: Vec<_> = Decoder::with_ip(64, bytes, entry.get(), DecoderOptions::NONE)
         .into_iter()
         .collect();

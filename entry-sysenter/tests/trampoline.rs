@@ -16,7 +16,7 @@ fn decode(bits: u32, at: u64, code: &[u8]) -> Vec<Instruction> {
     decoded
 }
 
-fn entry<A: Arrival>(address: u64) -> EntryAddress<A> {
+const fn entry<A: Arrival>(address: u64) -> EntryAddress<A> {
     // SAFETY: the tests of this file look at the code and never run it.
     unsafe { EntryAddress::new(address) }
 }
@@ -321,13 +321,13 @@ fn field_and_entry_lie_outside_the_trampoline() {
         };
         assert_eq!(
             built,
-            (-8 < offset && offset < 12).then_some(overlap(Operand::Field)),
+            (-7..12).contains(&offset).then_some(overlap(Operand::Field)),
             "field {offset}"
         );
         let built = rip_relative(at, at + 4096, other).err();
         assert_eq!(
             built,
-            (0 <= offset && offset < 12).then_some(overlap(Operand::Entry)),
+            (0..12).contains(&offset).then_some(overlap(Operand::Entry)),
             "entry {offset}"
         );
 
@@ -341,13 +341,13 @@ fn field_and_entry_lie_outside_the_trampoline() {
         };
         assert_eq!(
             built,
-            (-4 < offset && offset < 11).then_some(overlap(Operand::Field)),
+            (-3..11).contains(&offset).then_some(overlap(Operand::Field)),
             "field {offset}"
         );
         let built = Trampoline32::new(0xc000_1000, 0xc010_0000, other32).err();
         assert_eq!(
             built,
-            (0 <= offset && offset < 11).then_some(overlap(Operand::Entry)),
+            (0..11).contains(&offset).then_some(overlap(Operand::Entry)),
             "entry {offset}"
         );
     }
