@@ -126,6 +126,8 @@ pub struct CpuFeatures {
     pub stibp: bool,
     /// `IA32_SPEC_CTRL` has SSBD.
     pub ssbd: bool,
+    /// `IA32_SPEC_CTRL` has PSFD.
+    pub psfd: bool,
     /// EFER has AIBRSE (AMD).
     pub automatic_ibrs: bool,
     /// VERW overwrites CPU buffers (Intel `MD_CLEAR`).
@@ -174,6 +176,7 @@ impl CpuFeatures {
         let version = leaf(1, 0);
         let seven = leaf(7, 0);
         let seven_one = if seven.eax >= 1 { leaf(7, 1) } else { none };
+        let seven_two = if seven.eax >= 2 { leaf(7, 2) } else { none };
         let amd = leaf(0x8000_0001, 0);
         let sizes = leaf(0x8000_0008, 0);
         let amd21 = leaf(0x8000_0021, 0);
@@ -244,6 +247,7 @@ impl CpuFeatures {
             ibrs: has(seven.edx, 26) || has(sizes.ebx, 14),
             stibp: has(seven.edx, 27) || has(sizes.ebx, 15),
             ssbd: has(seven.edx, 31) || has(sizes.ebx, 24),
+            psfd: has(seven_two.edx, 0) || has(sizes.ebx, 28),
             automatic_ibrs: has(amd21.eax, 8),
             md_clear: has(seven.edx, 10),
             lfence_serializing: has(amd21.eax, 2),

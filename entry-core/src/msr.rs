@@ -26,6 +26,9 @@
 //!
 //! Intel SDM vol. 4, *Architectural MSRs*; AMD APM vol. 2, *MSR Cross-Reference*.
 
+use core::error::Error;
+use core::fmt;
+
 mod base;
 mod cstar;
 mod efer;
@@ -51,6 +54,31 @@ pub use sysenter_cs::SysenterCs;
 pub use sysenter_eip::SysenterEip;
 pub use sysenter_esp::SysenterEsp;
 pub use tsc_aux::TscAux;
+
+/// Why a register value was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MsrError {
+    /// The CPU has no such bits in the register: WRMSR would be #GP, or an emulator would drop them.
+    Unsupported {
+        /// The register.
+        register: &'static str,
+        /// The bits.
+        bits: u64,
+    },
+}
+
+impl fmt::Display for MsrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported { register, bits } => {
+                write!(f, "{register} bits {bits:#x} do not exist on this cpu, wanted 0")
+            }
+        }
+    }
+}
+
+impl Error for MsrError {}
 
 /// The MSRs of the CPU that executes the call.
 pub trait Msr {

@@ -32,7 +32,7 @@ fn flags(cpu: &CpuFeatures) -> Vec<&'static str> {
         };
     }
     names!(hypervisor sep syscall fsgsbase lkgs fred tsc rdtscp rdpid apic x2apic tsc_deadline xsave smep smap umip pku
-        lass nx page1gb la57 pcid invpcid pge cet_ss cet_ibt ibrs stibp ssbd automatic_ibrs md_clear lfence_serializing
+        lass nx page1gb la57 pcid invpcid pge cet_ss cet_ibt ibrs stibp ssbd psfd automatic_ibrs md_clear lfence_serializing
         null_selector_clears_base erms fsrm)
 }
 
@@ -66,6 +66,7 @@ const BITS: &[(u32, u32, usize, u32, &str)] = &[
     (7, 1, 0, 6, "lass"),
     (7, 1, 0, 17, "fred"),
     (7, 1, 0, 18, "lkgs"),
+    (7, 2, 3, 0, "psfd"),
     (0x8000_0001, 0, 3, 11, "syscall"),
     (0x8000_0001, 0, 3, 20, "nx"),
     (0x8000_0001, 0, 3, 26, "page1gb"),
@@ -73,6 +74,7 @@ const BITS: &[(u32, u32, usize, u32, &str)] = &[
     (0x8000_0008, 0, 1, 14, "ibrs"),
     (0x8000_0008, 0, 1, 15, "stibp"),
     (0x8000_0008, 0, 1, 24, "ssbd"),
+    (0x8000_0008, 0, 1, 28, "psfd"),
     (0x8000_0021, 0, 0, 2, "lfence_serializing"),
     (0x8000_0021, 0, 0, 6, "null_selector_clears_base"),
     (0x8000_0021, 0, 0, 8, "automatic_ibrs"),
@@ -93,9 +95,9 @@ fn each_cpuid_bit_turns_on_its_feature_and_no_other() {
             for bit in 0..32 {
                 let cpu = forge(AMD, |asked, sub| {
                     let mut words = [0; 4];
-                    // Subleaf 7.1 exists only if EAX of 7.0 says so.
-                    if (asked, sub, subleaf) == (7, 0, 1) {
-                        words[0] = 1;
+                    // Subleaves of 7 exist only if EAX of 7.0 says so.
+                    if leaf == 7 && (asked, sub) == (7, 0) {
+                        words[0] = subleaf;
                     }
                     if (asked, sub) == (leaf, subleaf) {
                         words[register] |= 1 << bit;

@@ -1,9 +1,10 @@
 //! Register numbers, constructors, and values that no constructor makes.
 
 use entry_core::address::{AddressError, UserLimit, Width};
+use entry_core::cpu::CpuFeatures;
 use entry_core::msr::{
-    Cstar, Efer, FakeMsrs, Fmask, FsBase, GsBase, KernelGsBase, Lstar, Msr, Register, SpecCtrl, Star, SysenterCs,
-    SysenterEip, SysenterEsp, TscAux,
+    Cstar, Efer, FakeMsrs, Fmask, FsBase, GsBase, KernelGsBase, Lstar, Msr, MsrError, Register, SpecCtrl, Star,
+    SysenterCs, SysenterEip, SysenterEsp, TscAux,
 };
 use entry_core::rflags::FlagMask;
 use entry_core::segment::{SegmentLayout, Selector};
@@ -174,4 +175,32 @@ fn fake_loses_what_it_is_told_to_lose() {
     assert_eq!(unsafe { msrs.read(0x174) }, 0x123f);
     assert_eq!(msrs.get(0x175), 0);
     assert_eq!(format!("{msrs:?}"), "{372: 4671}");
+}
+
+#[test]
+fn spec_ctrl_takes_the_bits_that_the_cpu_has() {
+    let none = CpuFeatures::from_cpuid(|_, _| Default::default());
+    let mut all = none;
+    (all.ibrs, all.stibp, all.ssbd, all.psfd) = (true, true, true, true);
+    assert_eq!(SpecCtrl::bits(&SpecCtrl::supported(&all)), 0x87);
+    assert_eq!(SpecCtrl::bits(&SpecCtrl::supported(&none)), 0);
+    for bit in 0..64 {
+        let flags = SpecCtrl::from_bits_retain(1 << bit);
+        let refused = Err(MsrError::Unsupported {
+            register: "SPEC_CTRL",
+            bits: 1 << bit,
+        });
+        assert_eq!(SpecCtrl::new(flags, &none), refused);
+        assert_eq!(
+            SpecCtrl::new(flags, &all),
+            if 0x87 & 1u64 << bit != 0 { Ok(flags) } else { refused }
+        );
+    }
+    let mut one = none;
+    one.ssbd = true;
+    let flags = SpecCtrl::from_bits_retain(0x5);
+    assert_eq!(
+        SpecCtrl::new(flags, &one).unwrap_err().to_string(),
+        "SPEC_CTRL bits 0x1 do not exist on this cpu, wanted 0"
+    );
 }

@@ -1,6 +1,7 @@
 use bitflags::bitflags;
 
-use crate::msr::Register;
+use crate::cpu::CpuFeatures;
+use crate::msr::{MsrError, Register};
 
 bitflags! {
     /// `IA32_SPEC_CTRL`: speculation control of this logical processor.
@@ -29,6 +30,36 @@ bitflags! {
         const PREDICTIVE_STORE_FORWARDING_DISABLE = 1 << 7;
 
         const _ = !0;
+    }
+}
+
+impl SpecCtrl {
+    /// The bits that a CPU has; empty if it lacks the register.
+    #[must_use]
+    pub fn supported(cpu: &CpuFeatures) -> Self {
+        let mut bits = Self::empty();
+        bits.set(Self::INDIRECT_BRANCH_RESTRICTED_SPECULATION, cpu.ibrs);
+        bits.set(Self::SINGLE_THREAD_INDIRECT_BRANCH_PREDICTORS, cpu.stibp);
+        bits.set(Self::SPECULATIVE_STORE_BYPASS_DISABLE, cpu.ssbd);
+        bits.set(Self::PREDICTIVE_STORE_FORWARDING_DISABLE, cpu.psfd);
+        bits
+    }
+
+    /// Takes bits that the CPU has.
+    ///
+    /// # Errors
+    ///
+    /// [`MsrError::Unsupported`], with the bits that would be #GP.
+    pub fn new(flags: Self, cpu: &CpuFeatures) -> Result<Self, MsrError> {
+        let unsupported = flags.difference(Self::supported(cpu));
+        if unsupported.is_empty() {
+            Ok(flags)
+        } else {
+            Err(MsrError::Unsupported {
+                register: Self::NAME,
+                bits: Self::bits(&unsupported),
+            })
+        }
     }
 }
 
