@@ -210,16 +210,23 @@ impl Areas {
 
     /// The areas in the order of their addresses.
     #[must_use]
+    #[inline(always)]
     pub fn as_slice(&self) -> &[Area] {
-        &self.list[..self.count]
+        // `min` tells the compiler what is always true, and saves it a panic in the page fault.
+        &self.list[..self.count.min(MAX_AREAS)]
     }
 
     /// The area that holds `address`.
     #[must_use]
     #[inline(always)]
     pub fn find(&self, address: u64) -> Option<&Area> {
-        // Sorted: the first area that ends above the address holds it, or none does.
-        self.list.iter().take(self.count).find(|area| address < area.end).filter(|area| address >= area.start)
+        for area in self.as_slice() {
+            // Sorted: the first area that ends above the address holds it, or none does.
+            if address < area.end {
+                return if address >= area.start { Some(area) } else { None };
+            }
+        }
+        None
     }
 
     fn overlaps(&self, range: PageRange) -> bool {

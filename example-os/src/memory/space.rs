@@ -52,6 +52,8 @@ mod code {
     pub(super) const WRITE: u64 = 1 << 1;
     pub(super) const RESERVED_BIT: u64 = 1 << 3;
     pub(super) const FETCH: u64 = 1 << 4;
+    /// Whatever is not a read of an absent page.
+    pub(super) const UNUSUAL: u64 = PRESENT | WRITE | RESERVED_BIT | FETCH;
 }
 
 /// What one page translates to.
@@ -194,66 +196,60 @@ impl AddressSpace {
     pub fn resolve_fault(&mut self, address: u64, error_code: u64) -> Result<(), FaultError> {
         let Some(area) = self.areas.find(address) else { return Err(FaultError::NoMapping) };
         let protection = area.protection;
-        if error_code & (code::WRITE | code::FETCH | code::RESERVED_BIT) != 0 {
-            return self.resolve_write_or_fetch(address, error_code, protection);
+        // A read of a page that nothing has touched, below tables that exist: straight on. All else is out of line.
+        if error_code & code::UNUSUAL != 0 || protection.is_empty() {
+            return self.resolve_slowly(address, error_code, protection);
         }
-        if protection.is_empty() {
-            return Err(FaultError::Denied);
-        }
-        self.map_zero_page(address, error_code, protection)
-    }
-
-    #[inline(always)]
-    fn map_zero_page(&self, address: u64, error_code: u64, protection: Protection) -> Result<(), FaultError> {
         // SAFETY: `root` is this space's root table, whose lower half has no large pages; areas lie in the lower half;
-        // `&mut self` of the caller keeps others out.
-        let Ok(slot) = (unsafe { table::slot_or_new(self.root, address) }) else {
-            return Err(FaultError::OutOfMemory);
+        // `&mut self` keeps others out.
+        let Some(slot) = (unsafe { table::slot(self.root, address) }) else {
+            return self.resolve_slowly(address, error_code, protection);
         };
-        if error_code & code::PRESENT != 0 {
-            // The tables of this module allow what the area allows: the CPU can have found nothing to refuse.
-            return Err(FaultError::Unexpected);
+        if slot.read() != Entry::EMPTY {
+            return self.resolve_slowly(address, error_code, protection);
         }
-        if !slot.read().is_present() {
-            // SAFETY: everybody may read the frame of zeros and nobody write it; the CPU holds no translation through
-            // an absent entry.
-            unsafe { slot.write(page(kernel::zero_frame(), protection, false)) };
-        }
+        // SAFETY: everybody may read the frame of zeros and nobody write it; the CPU holds no translation through an
+        // absent entry.
+        unsafe { slot.write(page(kernel::zero_frame(), protection, false)) };
         Ok(())
     }
 
+    /// Every fault, in all its cases.
+    #[cold]
     #[inline(never)]
-    fn resolve_write_or_fetch(
-        &self,
-        address: u64,
-        error_code: u64,
-        protection: Protection,
-    ) -> Result<(), FaultError> {
+    fn resolve_slowly(&mut self, address: u64, error_code: u64, protection: Protection) -> Result<(), FaultError> {
         if error_code & code::RESERVED_BIT != 0 {
             return Err(FaultError::Unexpected);
         }
-        if error_code & code::FETCH != 0 {
-            if !protection.contains(Protection::EXECUTE) {
-                return Err(FaultError::Denied);
-            }
-            return self.map_zero_page(address, error_code, protection);
-        }
-        if !protection.contains(Protection::WRITE) {
+        let is_write = error_code & code::WRITE != 0;
+        let is_allowed = if error_code & code::FETCH != 0 {
+            protection.contains(Protection::EXECUTE)
+        } else if is_write {
+            protection.contains(Protection::WRITE)
+        } else {
+            !protection.is_empty()
+        };
+        if !is_allowed {
             return Err(FaultError::Denied);
         }
-        // SAFETY: as in `map_zero_page`.
-        let Ok(slot) = (unsafe { table::slot_or_new(self.root, address) }) else {
-            return Err(FaultError::OutOfMemory);
-        };
+        // SAFETY: as in `resolve_fault`.
+        let slot = unsafe { table::slot_or_new(self.root, address) }.map_err(|OutOfMemory| FaultError::OutOfMemory)?;
         let old = slot.read();
-        if old.has(Flags::PRESENT.union(Flags::OWNED)) {
-            // The page was mapped since, or the CPU held an old translation.
-            drop_translation(address);
-            return if old.has(Flags::WRITABLE) { Ok(()) } else { Err(FaultError::Unexpected) };
-        }
-        let Some(frame) = frame::allocate_zeroed() else { return Err(FaultError::OutOfMemory) };
-        // SAFETY: the frame is new and becomes this mapping's own; a translation to the frame of zeros is dropped next.
-        unsafe { slot.write(page(frame, protection, true)) };
+        let new = if is_write && !old.has(Flags::OWNED) {
+            let frame = frame::allocate_zeroed().ok_or(FaultError::OutOfMemory)?;
+            page(frame, protection, true)
+        } else if old == Entry::EMPTY {
+            page(kernel::zero_frame(), protection, false)
+        } else if error_code & code::PRESENT == 0 {
+            // Another thread was faster.
+            return Ok(());
+        } else {
+            // The entry allows what the area allows: the CPU can have found nothing to refuse.
+            return Err(FaultError::Unexpected);
+        };
+        // SAFETY: the frame is new and becomes this mapping's own, or it is the frame of zeros, which nobody may write;
+        // an old translation is dropped next.
+        unsafe { slot.write(new) };
         drop_translation(address);
         Ok(())
     }
@@ -304,7 +300,7 @@ impl AddressSpace {
 
     /// The frame of its own behind `address`, made if there is none yet.
     fn owned_frame(&mut self, address: u64, protection: Protection) -> Result<Frame, FaultError> {
-        // SAFETY: as in `map_zero_page`.
+        // SAFETY: as in `resolve_fault`.
         let slot = unsafe { table::slot_or_new(self.root, address) }.map_err(|OutOfMemory| FaultError::OutOfMemory)?;
         let old = slot.read();
         if old.has(Flags::OWNED) {

@@ -170,28 +170,18 @@ pub const USER_TABLE: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags:
 /// 1. `root` holds a root table whose lower half has no large pages.
 /// 2. `address` is in the lower half.
 /// 3. Nobody else changes these tables meanwhile.
-#[inline(always)]
 pub unsafe fn slot_or_new(root: Frame, address: u64) -> Result<Slot, OutOfMemory> {
     let mut table = root;
-    // Written out: LLVM keeps a loop over the levels as a loop, and this is the heart of the page fault.
-    // SAFETY: conditions 1 and 3.
-    table = next_or_new(unsafe { Slot::new(table, table_index(address, 4)) })?;
-    // SAFETY: an entry of the lower half names a table.
-    table = next_or_new(unsafe { Slot::new(table, table_index(address, 3)) })?;
-    // SAFETY: as above.
-    table = next_or_new(unsafe { Slot::new(table, table_index(address, 2)) })?;
+    for level in [4, 3, 2] {
+        // SAFETY: the root, and each entry of the lower half, is a table (condition 1); nobody else writes (condition 3).
+        let slot = unsafe { Slot::new(table, table_index(address, level)) };
+        let entry = slot.read();
+        table = if entry.is_present() { entry.frame() } else { add_table(slot)? };
+    }
     // SAFETY: as above.
     Ok(unsafe { Slot::new(table, table_index(address, 1)) })
 }
 
-#[inline(always)]
-fn next_or_new(slot: Slot) -> Result<Frame, OutOfMemory> {
-    let entry = slot.read();
-    if entry.is_present() { Ok(entry.frame()) } else { add_table(slot) }
-}
-
-#[cold]
-#[inline(never)]
 fn add_table(slot: Slot) -> Result<Frame, OutOfMemory> {
     let table = frame::allocate_zeroed().ok_or(OutOfMemory)?;
     // SAFETY: an empty table maps nothing, and the CPU holds no translation through an absent entry.
@@ -205,6 +195,7 @@ fn add_table(slot: Slot) -> Result<Frame, OutOfMemory> {
 ///
 /// As for [`slot_or_new`].
 #[must_use]
+#[inline(always)]
 pub unsafe fn slot(root: Frame, address: u64) -> Option<Slot> {
     let mut table = root;
     for level in [4, 3, 2] {
