@@ -21,7 +21,7 @@ use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
 use entry_core::stub::StubTable;
 use entry_core::tss::TaskStateSegment;
-use entry_core::vector::{Idt, Ist};
+use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
 use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, TrapFrame, UserEntry};
 use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::VirtAddr;
@@ -30,7 +30,7 @@ use x86_64::instructions::tables;
 use x86_64::structures::DescriptorTablePointer;
 use x86_64::structures::gdt::SegmentSelector;
 
-pub use self::exception::set_kernel_hook;
+pub use self::exception::{KernelHook, set_kernel_hook};
 pub use self::percpu::PerCpu;
 use crate::boot;
 use crate::device::apic;
@@ -322,7 +322,10 @@ unsafe fn load_segments(task_state: &'static TaskStateSegment) {
 /// 1. It is called once.
 /// 2. CPL is 0, and TR holds a TSS with its stacks.
 unsafe fn load_vectors() {
-    let table = Idt::new(stubs::<OsKernel>().vectors, &LAYOUT).unwrap_or_else(|error| panic!("IDT: {error}"));
+    let stubs = stubs::<OsKernel>().vectors;
+    let mut table = Idt::new(stubs, &LAYOUT).unwrap_or_else(|error| panic!("IDT: {error}"));
+    let int80 = stubs + u64::from(Vector::INT80.0) * SLOT_BYTES;
+    table.set_system_call(Vector::INT80, int80).unwrap_or_else(|error| panic!("IDT: {error}"));
     // SAFETY: condition 1.
     let idt = unsafe { IDT.fill(|idt| *idt = table) };
     // SAFETY: 1. condition 2. 2. The stubs are kernel code, mapped in every address space. 3. Condition 2; RSP0 is set by
@@ -359,4 +362,9 @@ fn set_registers(cpu: &'static PerCpu) -> Installed {
 /// Starts the periodic timer of this CPU.
 pub(crate) fn start_timer(_irq: &IrqOff) {
     apic::timer_periodic(TIMER_VECTOR, TIMER_COUNT);
+}
+
+/// Stops it.
+pub(crate) fn stop_timer(_irq: &IrqOff) {
+    apic::timer_stop();
 }

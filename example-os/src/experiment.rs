@@ -10,9 +10,10 @@
 //! | 3 | 1: an invalid opcode is skipped, as UD2; 0: it is fatal | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
+//! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
 //!
-//! With stubs other than the normal ones every call but this one returns 0 and does nothing. All settings belong to the
-//! process that makes them, and end with it.
+//! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
+//! which stays with the kernel proper. All settings but the timer's belong to the process that makes them, and end with it.
 
 use core::arch::asm;
 use core::marker::PhantomData;
@@ -20,7 +21,7 @@ use core::marker::PhantomData;
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, SegmentLayout, TrapFrame, UserEntry};
 use entry_sysret::{IretOnly, Refusal, SysretOrIret};
 
-use crate::entry::{OsKernel, PerCpu, SyscallEntry, UserRules};
+use crate::entry::{self, OsKernel, PerCpu, SyscallEntry, UserRules};
 use crate::process::current;
 use crate::syscall::{Answer, Errno};
 
@@ -42,9 +43,6 @@ unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
 
     #[inline(always)]
     fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        if frame.rax() == CONTROL {
-            return control_in_null_kernel(frame, entry.into_irq_off());
-        }
         frame.set_return_value(0);
         entry.into_irq_off()
     }
@@ -78,14 +76,6 @@ unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn control_in_null_kernel(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-    let (answer, irq) = control(frame, irq.enable());
-    frame.set_return_value(answer.bits());
-    irq.disable()
-}
-
 /// Serves the control call.
 pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
     let irq = irq.disable();
@@ -102,6 +92,8 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         3 => process.set_skips_invalid_opcode(switch(argument)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
         6 => return read_counter(argument, irq),
+        7 if switch(argument)? => entry::stop_timer(irq),
+        7 => entry::start_timer(irq),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

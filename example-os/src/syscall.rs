@@ -13,7 +13,7 @@ mod process;
 use core::arch::asm;
 use core::fmt;
 
-use entry_core::{IrqOn, TrapFrame};
+use entry_core::{EntryKind, IrqOn, TrapFrame};
 
 use crate::experiment;
 
@@ -166,6 +166,9 @@ static TABLE: [Handler; TABLE_ENTRIES] = {
 /// The number is the lower half of RAX, as on Linux, cut off once: what is compared is what is used as index.
 #[inline(always)]
 pub fn dispatch(frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    if frame.kind_word() != EntryKind::Syscall64.word(0) {
+        return other_entry(frame, irq);
+    }
     let number = frame.rax() & 0xffff_ffff;
     if number >= TABLE_ENTRIES as u64 {
         return beyond_table(frame, number, irq);
@@ -183,6 +186,14 @@ fn clamp_under_speculation(number: u64) -> u64 {
     // SAFETY: the template is empty.
     unsafe { asm!("", inout("rax") number => hidden, options(pure, nomem, nostack, preserves_flags)) };
     hidden
+}
+
+/// A call by INT 0x80. Linux's numbers mean other calls there, and none of those is offered; the control call is, so that
+/// it can be made whatever SYSCALL leads to.
+#[cold]
+#[inline(never)]
+fn other_entry(frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    beyond_table(frame, frame.rax(), irq)
 }
 
 #[cold]

@@ -1,6 +1,9 @@
 //! The control call: example-os's own system call that chooses kernel-side experiments.
 //!
-//! Linux answers it with `ENOSYS`, which is how a program tells the two apart.
+//! Linux answers it with `ENOSYS`, which is how a program tells the two apart. The question is put by SYSCALL, which every
+//! kernel has; all else by INT 0x80, which stays with the kernel proper whatever stubs SYSCALL goes to.
+
+use core::arch::asm;
 
 use crate::sys::{self, Errno};
 
@@ -24,6 +27,8 @@ pub const SKIP_UD2: usize = 3;
 pub const IRQFLAG_SIMULATION: usize = 4;
 /// Operation: reads one of the `COUNT_` counters.
 pub const READ_COUNTER: usize = 6;
+/// Operation: 1 stops the timer tick, 0 starts it again.
+pub const QUIET: usize = 7;
 
 /// Stub set: the kernel proper.
 pub const STUBS_NORMAL: usize = 0;
@@ -47,31 +52,45 @@ pub const COUNT_TICKS: usize = 2;
 /// Asks the kernel for `operation`.
 ///
 /// # Errors
-/// `ENOSYS` on any other kernel, `EINVAL` for an operation or argument that it does not have.
+/// `EINVAL` for an operation or argument that the kernel does not have.
 ///
 /// # Safety
-/// 1. After [`SELECT_STUBS`] with another set than [`STUBS_NORMAL`], no call but this one is
-///    relied on until the normal set is back: every other call returns 0 and does nothing.
-/// 2. After [`FAULT_EXIT`] with 1, no code runs that keeps a value in RCX or R11 over an access
+/// 1. After [`SELECT_STUBS`] with another set than [`STUBS_NORMAL`], no SYSCALL is relied on until the normal set is back:
+///    each returns 0 and does nothing.
+/// 2. The kernel is example-os: [`is_example_os`] said so.
+/// 3. After [`FAULT_EXIT`] with 1, no code runs that keeps a value in RCX or R11 over an access
 ///    that can fault, until it is set to 0 again.
 pub unsafe fn control(operation: usize, argument: usize) -> Result<usize, Errno> {
-    // SAFETY: the call neither writes nor unmaps memory of the caller; the rest is 1. and 2.
-    let result = unsafe { sys::raw(NUMBER, [operation, argument, 0, 0, 0, 0]) };
+    let result;
+    // SAFETY: the call neither writes nor unmaps memory of the caller; it changes RAX alone. The rest is 1. and 2.
+    unsafe {
+        asm!(
+            "int 0x80",
+            inlateout("rax") NUMBER => result,
+            in("rdi") operation,
+            in("rsi") argument,
+            options(nostack),
+        );
+    }
     sys::check(result)
 }
 
 /// Whether the kernel is example-os.
 #[must_use]
 pub fn is_example_os() -> bool {
-    // SAFETY: a query changes neither the stub set (1.) nor the fault exit (2.).
-    unsafe { control(QUERY, 0) == Ok(ANSWER) }
+    // SAFETY: 1. and 2. a query reads and writes no memory; where the number is unknown nothing happens.
+    let answer = unsafe { sys::raw(NUMBER, [QUERY, 0, 0, 0, 0, 0]) };
+    answer == ANSWER
 }
 
 /// Reads counter `number`, one of the `COUNT_` constants.
 ///
 /// # Errors
-/// As [`control`].
+/// `ENOSYS` on another kernel, otherwise as [`control`].
 pub fn counter(number: usize) -> Result<usize, Errno> {
-    // SAFETY: reading a counter changes neither the stub set (1.) nor the fault exit (2.).
+    if !is_example_os() {
+        return Err(Errno::ENOSYS);
+    }
+    // SAFETY: 1. and 3. reading a counter changes neither the stub set nor the fault exit. 2. Just asked.
     unsafe { control(READ_COUNTER, number) }
 }
