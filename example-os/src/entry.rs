@@ -191,7 +191,11 @@ impl SyscallEntry {
 
 /// The stubs of `K` that suit this CPU.
 fn stubs<K: Kernel>() -> StubTable {
-    if boot::cpu::features().smap { StubTable::of::<K, WithSmap>() } else { StubTable::of::<K, Baseline>() }
+    if boot::cpu::features().smap {
+        StubTable::of::<K, WithSmap>()
+    } else {
+        StubTable::of::<K, Baseline>()
+    }
 }
 
 /// A frame for the first entry of a program.
@@ -298,7 +302,10 @@ unsafe fn load_segments(task_state: &'static TaskStateSegment) {
     let table = SegmentLayout::natural_gdt(task_state.base(), TaskStateSegment::LIMIT);
     // SAFETY: condition 1.
     let gdt = unsafe { GDT.fill(|gdt| *gdt = table) };
-    let pointer = DescriptorTablePointer { limit: LAYOUT.gdt_limit(), base: VirtAddr::from_ptr(gdt) };
+    let pointer = DescriptorTablePointer {
+        limit: LAYOUT.gdt_limit(),
+        base: VirtAddr::from_ptr(gdt),
+    };
     // SAFETY: the table is static and holds what `LAYOUT` says.
     unsafe { tables::lgdt(&pointer) };
     // SAFETY: the selector is that of a 64-bit code segment of DPL 0 in the table just loaded.
@@ -325,7 +332,9 @@ unsafe fn load_vectors() {
     let stubs = stubs::<OsKernel>().vectors;
     let mut table = Idt::new(stubs, &LAYOUT).unwrap_or_else(|error| panic!("IDT: {error}"));
     let int80 = stubs + u64::from(Vector::INT80.0) * SLOT_BYTES;
-    table.set_system_call(Vector::INT80, int80).unwrap_or_else(|error| panic!("IDT: {error}"));
+    table
+        .set_system_call(Vector::INT80, int80)
+        .unwrap_or_else(|error| panic!("IDT: {error}"));
     // SAFETY: condition 1.
     let idt = unsafe { IDT.fill(|idt| *idt = table) };
     // SAFETY: 1. condition 2. 2. The stubs are kernel code, mapped in every address space. 3. Condition 2; RSP0 is set by
@@ -350,7 +359,13 @@ fn set_registers(cpu: &'static PerCpu) -> Installed {
         syscall32: Some(refuse_syscall32 as *const () as u64),
         ..EntryPoints::default()
     };
-    let plan = SyscallPlan::new(&LAYOUT, FlagMask::REQUIRED, &entries, &CpuFeatures::detect(), Width::Bits48);
+    let plan = SyscallPlan::new(
+        &LAYOUT,
+        FlagMask::REQUIRED,
+        &entries,
+        &CpuFeatures::detect(),
+        Width::Bits48,
+    );
     let plan = plan.unwrap_or_else(|error| panic!("system-call registers: {error}"));
     // SAFETY: 1. `install` runs at CPL 0, the features are this CPU's. 2. Both stubs are made for `LAYOUT` and the
     // required mask, and are kernel code. 3. `load_segments` loaded the natural GDT. 4. They are this CPU's registers.

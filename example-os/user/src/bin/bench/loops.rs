@@ -171,10 +171,10 @@ timed! {
     /// 1. `rounds` is not 0.
     /// 2. That many pages are mapped readable at `first`.
     touch_with_sysret:
-    before ["mov eax, {control}", "mov edi, {fault_exit}", "mov esi, 1", "syscall"]
+    before ["mov eax, {control}", "mov edi, {fault_exit}", "mov esi, 1", "int 0x80"]
     once []
     round ["movzx eax, byte ptr [r13]", "add r13, {page}"]
-    after ["mov eax, {control}", "mov edi, {fault_exit}", "xor esi, esi", "syscall"],
+    after ["mov eax, {control}", "mov edi, {fault_exit}", "xor esi, esi", "int 0x80"],
     page = const sys::PAGE_BYTES,
     control = const control::NUMBER,
     fault_exit = const control::FAULT_EXIT
@@ -254,13 +254,14 @@ pub(crate) extern "sysv64" fn yield_forever() -> ! {
 ///
 /// # Safety
 /// 1. `address` is that of a readable byte.
+/// 2. The kernel is example-os.
 #[unsafe(naked)]
 pub(crate) unsafe extern "sysv64" fn fault_exit_taken(address: usize, fault_exit: usize) -> u64 {
     naked_asm!(
         "mov r8, rdi",
         "mov eax, {control}",
         "mov edi, {fault_exit}",
-        "syscall",
+        "int 0x80",
         "xor ecx, ecx",
         "2:",
         "movzx eax, byte ptr [r8]",
@@ -276,7 +277,7 @@ pub(crate) unsafe extern "sysv64" fn fault_exit_taken(address: usize, fault_exit
         "mov eax, {control}",
         "mov edi, {fault_exit}",
         "xor esi, esi",
-        "syscall",
+        "int 0x80",
         "mov eax, r9d",
         "ret",
         control = const control::NUMBER,

@@ -120,7 +120,11 @@ impl Bench {
     /// Looks which kernel this is.
     pub(crate) fn new(rounds: u64, repeats: u64) -> Self {
         let example_os = control::is_example_os();
-        if !example_os {
+        if example_os {
+            // The tick would land in one row or another. It starts again with the next boot.
+            // SAFETY: 1. and 3. neither the stub set nor the fault exit changes. 2. Just asked.
+            let _ = unsafe { control(control::QUIET, 1) };
+        } else {
             // Two processes of a ring are to switch, not to run side by side.
             let cpu_0 = 1_u64;
             let address = (&raw const cpu_0).expose_provenance();
@@ -201,22 +205,21 @@ fn counted(counter: usize, body: impl FnOnce()) -> Result<u64, Problem> {
 fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
     bench.needs_control()?;
     let with_stubs = |rounds| {
-        // SAFETY: 1. until the normal set is back, only `system_call` below makes calls, and
-        // nobody looks at their answer; 2. the fault exit stays.
+        // SAFETY: 1. until the normal set is back, only `system_call` below makes calls, and nobody looks at their answer.
+        // 2. `needs_control`. 3. The fault exit stays.
         let selected = unsafe { control(control::SELECT_STUBS, stubs) };
         // SAFETY: 1. `rounds` is at least 1; 2. `getpid` takes no arguments.
         let timed = unsafe { loops::system_call(rounds, sys::GETPID, 0, 0) };
-        // SAFETY: 1. this brings the normal set back; 2. the fault exit stays.
+        // SAFETY: 1. this brings the normal set back. 2. `needs_control`. 3. The fault exit stays.
         let restored = unsafe { control(control::SELECT_STUBS, control::STUBS_NORMAL) };
         done("select stub set", selected)?;
         done("select normal stub set", restored)?;
         Ok(timed)
     };
-    // SAFETY: 1. the next two calls are the one that is to answer 0 and the control call; 2. the
-    // fault exit stays.
+    // SAFETY: 1. the next SYSCALL is the one that is to answer 0. 2. `needs_control`. 3. The fault exit stays.
     let selected = unsafe { control(control::SELECT_STUBS, stubs) };
     let answer = sys::getpid();
-    // SAFETY: 1. this brings the normal set back; 2. the fault exit stays.
+    // SAFETY: 1. this brings the normal set back. 2. `needs_control`. 3. The fault exit stays.
     let restored = unsafe { control(control::SELECT_STUBS, control::STUBS_NORMAL) };
     done("select stub set", selected)?;
     done("select normal stub set", restored)?;
@@ -293,13 +296,14 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
     let addresses = (0..16).map(|page| pages.start + page * PAGE_BYTES);
     if bench.example_os {
         let mut unexpected = 0;
-        let faults = counted(control::COUNT_FAULTS, || {
+        let count = || {
             for address in addresses.clone() {
-                // SAFETY: 1. the page is mapped readable.
+                // SAFETY: 1. the page is mapped readable. 2. `example_os`.
                 let taken = unsafe { loops::fault_exit_taken(address, exit as usize) };
                 unexpected += u64::from(taken != exit as u64);
             }
-        })?;
+        };
+        let faults = counted(control::COUNT_FAULTS, count)?;
         expect("faults of 16 fresh pages", faults, 16)?;
         expect("faults left by another exit", unexpected, 0)?;
     }
@@ -332,7 +336,7 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
 fn exception(bench: &Bench, row: &Row) -> Result<(), Problem> {
     bench.needs_control()?;
     let skip = |on| {
-        // SAFETY: 1. the stub set and 2. the fault exit stay.
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
         done("skip UD2", unsafe { control(control::SKIP_UD2, on) })
     };
     skip(1)?;
@@ -378,11 +382,12 @@ fn yield_to_other(bench: &Bench, row: &Row) -> Result<(), Problem> {
     // The partner's first turn is different: it comes out of its fork.
     done("sched_yield", sys::sched_yield())?;
     let mut failed = 0;
-    let switches = counted(control::COUNT_SWITCHES, || {
+    let yield_often = || {
         for _ in 0..16 {
             failed += u64::from(sys::sched_yield().is_err());
         }
-    })?;
+    };
+    let switches = counted(control::COUNT_SWITCHES, yield_often)?;
     expect("failed yields", failed, 0)?;
     expect("switches of 16 yields and back", switches, 32)?;
     bench.measure(row, u64::MAX, 0, |rounds| {
@@ -441,9 +446,8 @@ fn pipe_ring(bench: &Bench, row: &Row) -> Result<(), Problem> {
     byte_returns(back.from, there.to)?;
     if bench.example_os {
         let mut returned = Ok(());
-        let switches = counted(control::COUNT_SWITCHES, || {
-            returned = (0..16).try_for_each(|_| byte_returns(back.from, there.to));
-        })?;
+        let send = || returned = (0..16).try_for_each(|_| byte_returns(back.from, there.to));
+        let switches = counted(control::COUNT_SWITCHES, send)?;
         returned?;
         expect("switches of 16 bytes there and back", switches, 32)?;
     }
@@ -483,7 +487,7 @@ fn irqflag(bench: &Bench, row: &Row, form: usize) -> Result<(), Problem> {
     bench.needs_control()?;
     let simulate = |form, rounds: u64| {
         let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
-        // SAFETY: 1. the stub set and 2. the fault exit stay.
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
         let ticks = unsafe { control(control::IRQFLAG_SIMULATION, form | rounds << 8) };
         done("flag simulation", ticks).map(|ticks| ticks as u64)
     };
