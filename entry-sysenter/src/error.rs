@@ -280,3 +280,116 @@ impl fmt::Display for FieldMisplaced {
 }
 
 impl core::error::Error for FieldMisplaced {}
+
+/// The layout has no segments where SYSEXIT looks for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSysexitSegments;
+
+impl fmt::Display for NoSysexitSegments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the layout has no user_code32 or no sysexit_data, wanted both for sysexit")
+    }
+}
+
+impl core::error::Error for NoSysexitSegments {}
+
+/// What SYSEXIT takes from RDX or RCX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand64 {
+    /// RIP, from RDX.
+    Rip,
+    /// RSP, from RCX.
+    Rsp,
+}
+
+impl fmt::Display for Operand64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rip => "rip",
+            Self::Rsp => "rsp",
+        })
+    }
+}
+
+/// Why a frame can't leave by SYSEXIT.
+///
+/// # Source
+///
+/// Intel SDM vol. 2B, *SYSEXIT—Fast Return from Fast System Call*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SysexitRefusal {
+    /// SYSEXIT destroys RCX and RDX, and this program was not told: the frame is not one of SYSENTER, or of 64-bit SYSENTER whose
+    /// contract preserves RDX.
+    LiveRegisters,
+    /// CS is not the layout's user code segment for the kind of frame: the form of SYSEXIT that returns there loads no other.
+    CodeSegment {
+        /// The frame's CS.
+        cs: u64,
+    },
+    /// SS is not the layout's user data.
+    StackSegment {
+        /// The frame's SS.
+        ss: u64,
+    },
+    /// The address is not canonical. **The CPU** raises #GP at SYSEXIT, in ring 0 with the user's GS base and registers.
+    NonCanonical {
+        /// RIP or RSP.
+        operand: Operand64,
+        /// The address.
+        value: u64,
+    },
+    /// The address is canonical and not the user's.
+    AboveUserLimit {
+        /// RIP or RSP.
+        operand: Operand64,
+        /// The address.
+        value: u64,
+    },
+    /// The address of 32-bit code or its stack has more than 32 bits. It is refused, not cut off.
+    Above32Bits {
+        /// RIP or RSP.
+        operand: Operand64,
+        /// The address.
+        value: u64,
+    },
+    /// TF is set. The flags are loaded before SYSEXIT, so the trap would come in ring 0. IRET loads both at once.
+    SingleStep {
+        /// The frame's flags.
+        rflags: u64,
+    },
+    /// VM is set: SYSENTER from virtual-8086 mode has lost it, and only IRET gives it back.
+    Virtual8086 {
+        /// The frame's flags.
+        rflags: u64,
+    },
+    /// IF is clear, and STI before SYSEXIT would set it.
+    InterruptsOff {
+        /// The frame's flags.
+        rflags: u64,
+    },
+    /// RF, NT, IOPL, VIF, VIP or a reserved bit is set, which POPF would drop or the kernel would have to run with.
+    Flags {
+        /// The frame's flags.
+        rflags: u64,
+    },
+}
+
+impl fmt::Display for SysexitRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LiveRegisters => write!(f, "rcx or rdx is live, and sysexit destroys both"),
+            Self::CodeSegment { cs } => write!(f, "cs is {cs:#x}, which sysexit can't load"),
+            Self::StackSegment { ss } => write!(f, "ss is {ss:#x}, which sysexit can't load"),
+            Self::NonCanonical { operand, value } => write!(f, "{operand} {value:#x} is not canonical"),
+            Self::AboveUserLimit { operand, value } => write!(f, "{operand} {value:#x} is above the end of user space"),
+            Self::Above32Bits { operand, value } => write!(f, "{operand} {value:#x} has more than 32 bits"),
+            Self::SingleStep { rflags } => write!(f, "rflags {rflags:#x} has tf"),
+            Self::Virtual8086 { rflags } => write!(f, "rflags {rflags:#x} has vm"),
+            Self::InterruptsOff { rflags } => write!(f, "rflags {rflags:#x} has no if"),
+            Self::Flags { rflags } => write!(f, "rflags {rflags:#x} has bits that sysexit can't restore"),
+        }
+    }
+}
+
+impl core::error::Error for SysexitRefusal {}

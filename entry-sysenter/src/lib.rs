@@ -15,4 +15,6 @@ pub mod error;
 pub mod stack;
 pub mod stub;
 pub mod support;
+pub mod sysexit;
 pub mod trampoline;
+pub mod user_page;

@@ -19,6 +19,7 @@ use entry_core::{EntryKind, Exit, IrqOff, Kernel, Leave, PerCpuHeader, SegmentLa
 use entry_sysenter::arrival::{Arrival, AtOffset, EntryAddress, OnEntryStack, Ready, ReadySwapped};
 use entry_sysenter::error::BadStackArgument;
 use entry_sysenter::stub::{self, Arguments32, Compat};
+use entry_sysenter::sysexit::{sysexit32_exit, sysexit64_exit};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use object::{Object, ObjectSymbol};
 
@@ -429,7 +430,7 @@ mod trap {
 }
 
 /// The instructions of the stub, from the symbol table's size and this process's own memory.
-fn disassemble<A: Arrival>(entry: EntryAddress<A>) -> Vec<Instruction> {
+fn disassemble(address: u64) -> Vec<Instruction> {
     let file = fs::read("/proc/self/exe").unwrap();
     let elf = object::File::parse(&*file).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -443,13 +444,13 @@ fn disassemble<A: Arrival>(entry: EntryAddress<A>) -> Vec<Instruction> {
     };
     let symbol = elf
         .symbols()
-        .find(|symbol| symbol.address() + bias == entry.get() && symbol.size() > 0)
+        .find(|symbol| symbol.address() + bias == address && symbol.size() > 0)
         .unwrap();
     let size = usize::try_from(symbol.size()).unwrap();
-    let start = core::ptr::with_exposed_provenance(usize::try_from(entry.get()).unwrap());
+    let start = core::ptr::with_exposed_provenance(usize::try_from(address).unwrap());
     // SAFETY: the symbol's bytes are mapped, readable code of this executable.
     let bytes = unsafe { core::slice::from_raw_parts(start, size) };
-    let decoded: Vec<_> = Decoder::with_ip(64, bytes, entry.get(), DecoderOptions::NONE)
+    let decoded: Vec<_> = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
         .into_iter()
         .collect();
     assert!(decoded.iter().all(|instruction| !instruction.is_invalid()));
@@ -467,7 +468,7 @@ fn loads_rsp(instruction: &Instruction) -> bool {
 /// What is true of every stub: nothing touches the stack before it is the thread's and GS the kernel's, and nothing is
 /// called before every flag of the user's is dealt with.
 fn assert_order<A: Arrival>(entry: EntryAddress<A>, smap: bool, load: Option<(Register, Register, u64)>) {
-    let code = disassemble(entry);
+    let code = disassemble(entry.get());
     let first_push = position(&code, Mnemonic::Push).unwrap();
     let swapgs: Vec<_> = code
         .iter()
@@ -600,7 +601,7 @@ fn clear_leaves_no_user_value_for_the_handler() {
     impl Options for Clear {
         const CLEAR: bool = true;
     }
-    let code = disassemble(stub::entry64::<TestKernel, Ready, Clear>());
+    let code = disassemble(stub::entry64::<TestKernel, Ready, Clear>().get());
     let call = position(&code, Mnemonic::Call).unwrap();
     let zeroed: Vec<_> = code[..call]
         .iter()
@@ -624,6 +625,71 @@ fn clear_leaves_no_user_value_for_the_handler() {
         Register::R15,
     ];
     assert_eq!(zeroed, wanted);
-    let plain = disassemble(stub::entry64::<TestKernel, Ready, Baseline>());
+    let plain = disassemble(stub::entry64::<TestKernel, Ready, Baseline>().get());
     assert_eq!(position(&plain, Mnemonic::Xor), None);
+}
+
+#[test]
+fn sysexit_follows_sti_which_follows_swapgs_which_follows_the_flags() {
+    #[expect(clippy::fn_to_numeric_cast_any, reason = "the code at the address is read")]
+    let exits = [
+        (
+            sysexit64_exit as *const () as u64,
+            Code::Sysexitq,
+            Register::RDX,
+            Register::RCX,
+        ),
+        (
+            sysexit32_exit as *const () as u64,
+            Code::Sysexitd,
+            Register::EDX,
+            Register::ECX,
+        ),
+    ];
+    for (address, sysexit, rip, rsp) in exits {
+        let code = disassemble(address);
+        let end = &code[code.len() - 6..];
+        let codes: Vec<_> = end.iter().map(Instruction::code).collect();
+        assert_eq!(
+            codes,
+            [
+                Code::And_rm64_imm32,
+                Code::Popfq,
+                Code::Swapgs,
+                Code::Sti,
+                sysexit,
+                Code::Int3
+            ]
+        );
+        // IF is cleared in the image, so that nothing but STI's shadow separates it from user mode.
+        assert_eq!((end[0].memory_base(), end[0].immediate(1)), (Register::RSP, !IF));
+        // RIP and RSP are loaded, for 32-bit code with their upper halves zeroed, from the words that were checked.
+        let loads = |register| {
+            let mut loads = code
+                .iter()
+                .filter(|i| i.mnemonic() == Mnemonic::Mov && i.op0_register() == register);
+            let load = loads.next().unwrap();
+            assert!(loads.next().is_none());
+            load.memory_displacement64()
+        };
+        let from_rcx = |offset| (offset - TrapFrame::RCX) as u64;
+        assert_eq!(
+            (loads(rip), loads(rsp)),
+            (from_rcx(TrapFrame::RIP), from_rcx(TrapFrame::RSP))
+        );
+        // GS is the user's behind SWAPGS, up to SYSEXIT; nowhere else.
+        for instruction in &code {
+            let window = entry_core::windows::find(instruction.ip()).map_or(0, entry_core::windows::Window::flags);
+            let user_gs = [Code::Sti, sysexit].contains(&instruction.code());
+            assert_eq!(
+                window,
+                if user_gs {
+                    entry_core::windows::flags::USER_GS
+                } else {
+                    0
+                },
+                "{instruction}"
+            );
+        }
+    }
 }
