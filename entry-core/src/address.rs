@@ -17,6 +17,8 @@ use core::fmt;
 
 use x86_64::VirtAddr;
 
+use crate::guard::guard;
+
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
@@ -150,11 +152,10 @@ impl CanonicalAddress {
     ///
     /// [`AddressError::NonCanonical`].
     pub const fn new(address: u64, width: Width) -> Result<Self, AddressError> {
-        if width.is_canonical(address) {
-            Ok(Self(address))
-        } else {
-            Err(AddressError::NonCanonical { address, width })
+        if guard!("non-canonical-address", !width.is_canonical(address)) {
+            return Err(AddressError::NonCanonical { address, width });
         }
+        Ok(Self(address))
     }
 
     /// Takes `address` if it is canonical and not 0: an entry point or the top of a stack.
@@ -163,11 +164,10 @@ impl CanonicalAddress {
     ///
     /// [`AddressError::NonCanonical`], [`AddressError::Null`].
     pub const fn new_non_null(address: u64, width: Width) -> Result<Self, AddressError> {
-        if address == 0 {
-            Err(AddressError::Null)
-        } else {
-            Self::new(address, width)
+        if guard!("null-address", address == 0) {
+            return Err(AddressError::Null);
         }
+        Self::new(address, width)
     }
 
     /// The address.
@@ -221,7 +221,7 @@ impl UserLimit {
     /// The highest limit for a width.
     #[must_use]
     pub const fn highest(width: Width) -> Self {
-        Self(width.lower_end() - PAGE_BYTES)
+        Self(width.lower_end() - if guard!("last-user-page", true) { PAGE_BYTES } else { 0 })
     }
 
     /// A limit that the kernel chose.

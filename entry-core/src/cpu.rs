@@ -10,6 +10,7 @@
 //! Instruction*.
 
 use crate::address::Width;
+use crate::guard::guard;
 
 /// Who made the CPU, as far as entry code cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -217,7 +218,7 @@ impl CpuFeatures {
             physical_bits: if sizes.eax == 0 { 36 } else { bits(sizes.eax, 0, 8) },
             linear_bits: if sizes.eax == 0 { 48 } else { bits(sizes.eax, 8, 8) },
 
-            sep: has(version.edx, 11) && !false_sep,
+            sep: has(version.edx, 11) && !guard!("false-sep", false_sep),
             syscall: has(amd.edx, 11),
             fsgsbase: has(seven.ebx, 0),
             lkgs: has(seven_one.eax, 18),

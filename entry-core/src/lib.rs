@@ -12,6 +12,7 @@
 pub mod address;
 pub mod cpu;
 pub mod frame;
+mod guard;
 pub mod irq;
 pub mod kernel;
 pub mod msr;

@@ -20,6 +20,7 @@ use static_assertions::assert_not_impl_any;
 
 use crate::address::{AddressError, Width};
 use crate::cpu::CpuFeatures;
+use crate::guard::guard;
 use crate::msr::{Cstar, Efer, Fmask, Lstar, Msr, Register, Star, SysenterCs, SysenterEip, SysenterEsp, TscAux};
 use crate::rflags::FlagMask;
 use crate::segment::SegmentLayout;
@@ -139,15 +140,15 @@ impl Row {
         };
         // SAFETY: the caller's.
         let found = unsafe { msrs.read(self.number) };
-        if self.agrees(found) {
-            return Ok(());
+        if guard!("read-back", !self.agrees(found)) {
+            return Err(InstallError::ReadBack {
+                number: self.number,
+                name: self.name,
+                planned,
+                found,
+            });
         }
-        Err(InstallError::ReadBack {
-            number: self.number,
-            name: self.name,
-            planned,
-            found,
-        })
+        Ok(())
     }
 }
 
@@ -351,7 +352,7 @@ impl SyscallPlan {
         cpu: &CpuFeatures,
         width: Width,
     ) -> Result<Self, PlanError> {
-        if width > cpu.widest() {
+        if guard!("address-width", width > cpu.widest()) {
             return Err(PlanError::Width {
                 width,
                 widest: cpu.widest(),
@@ -430,7 +431,9 @@ impl SyscallPlan {
                 })?;
                 write_of(cstar)
             }
-            None if cpu.has_syscall_in_compatibility_mode() => return Err(PlanError::NoCompatibilityEntry),
+            None if guard!("missing-compatibility-entry", cpu.has_syscall_in_compatibility_mode()) => {
+                return Err(PlanError::NoCompatibilityEntry);
+            }
             None => Action::Skip {
                 reason: "unused on this CPU",
             },
@@ -471,7 +474,7 @@ impl SyscallPlan {
             register: SysenterEip::NAME,
             error,
         })?;
-        if !cpu.has_sysenter_in_long_mode() {
+        if guard!("sysenter-on-amd", !cpu.has_sysenter_in_long_mode()) {
             return Ok(off);
         }
         Ok([write_of(esp), write_of(eip), write_of(SysenterCs::new(layout))])

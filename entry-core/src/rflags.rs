@@ -14,6 +14,8 @@ use core::fmt;
 use bitflags::bitflags;
 use x86_64::registers::rflags::RFlags;
 
+use crate::guard::guard;
+
 bitflags! {
     /// RFLAGS.
     ///
@@ -119,14 +121,14 @@ pub struct FlagMask(Rflags);
 
 impl FlagMask {
     const REQUIRED_FLAGS: Rflags = Rflags::ARITHMETIC
-        .union(Rflags::TRAP)
-        .union(Rflags::INTERRUPT_ENABLE)
-        .union(Rflags::DIRECTION)
-        .union(Rflags::IO_PRIVILEGE_LEVEL)
-        .union(Rflags::NESTED_TASK)
-        .union(Rflags::RESUME)
-        .union(Rflags::ALIGNMENT_CHECK)
-        .union(Rflags::IDENTIFICATION);
+        .union(required(guard!("mask-trap", true), Rflags::TRAP))
+        .union(required(guard!("mask-interrupt", true), Rflags::INTERRUPT_ENABLE))
+        .union(required(guard!("mask-direction", true), Rflags::DIRECTION))
+        .union(required(guard!("mask-io-privilege", true), Rflags::IO_PRIVILEGE_LEVEL))
+        .union(required(guard!("mask-nested-task", true), Rflags::NESTED_TASK))
+        .union(required(guard!("mask-resume", true), Rflags::RESUME))
+        .union(required(guard!("mask-alignment-check", true), Rflags::ALIGNMENT_CHECK))
+        .union(required(guard!("mask-identification", true), Rflags::IDENTIFICATION));
 
     /// The required set, `0x25_7fd5`:
     ///
@@ -149,7 +151,7 @@ impl FlagMask {
     /// [`FlagMaskError::Reserved`] for bits that are no flag, and for bit 1, which the CPU keeps at 1.
     pub const fn with(self, flags: Rflags) -> Result<Self, FlagMaskError> {
         let reserved = flags.difference(Rflags::MASKABLE);
-        if reserved.bits() != 0 {
+        if guard!("mask-reserved", reserved.bits() != 0) {
             return Err(FlagMaskError::Reserved { bits: reserved.bits() });
         }
         Ok(Self(self.0.union(flags)))
@@ -166,6 +168,10 @@ impl FlagMask {
     pub const fn bits(self) -> u64 {
         self.0.bits()
     }
+}
+
+const fn required(is_guarded: bool, flag: Rflags) -> Rflags {
+    if is_guarded { flag } else { Rflags::empty() }
 }
 
 impl Default for FlagMask {

@@ -72,6 +72,8 @@ use core::fmt;
 
 use x86_64::structures::gdt::SegmentSelector;
 
+use crate::guard::guard;
+
 pub use self::error::{Field, LayoutError, Relation};
 
 /// A segment selector: index in bits 15:3, table indicator (1 = LDT) in bit 2, RPL in bits 1:0.
@@ -361,7 +363,7 @@ impl SegmentLayout {
             let mut later = tail;
             while let [(field, second), tail @ ..] = later {
                 if let (Some(first), Some(second)) = (*first, *second)
-                    && first.index() == second.index()
+                    && guard!("segment-overlap", first.index() == second.index())
                 {
                     return Err(LayoutError::Overlap {
                         field: *field,
@@ -377,13 +379,13 @@ impl SegmentLayout {
     }
 
     const fn check_one(field: Field, value: Selector, rpl: u16) -> Result<(), LayoutError> {
-        if value.is_null() {
+        if guard!("null-selector", value.is_null()) {
             return Err(LayoutError::Null { field, value });
         }
-        if value.is_local() {
+        if guard!("local-selector", value.is_local()) {
             return Err(LayoutError::Local { field, value });
         }
-        if value.rpl() != rpl {
+        if guard!("selector-rpl", value.rpl() != rpl) {
             return Err(LayoutError::WrongRpl {
                 field,
                 value,
@@ -400,7 +402,10 @@ impl SegmentLayout {
         while let [(field, selector, from, bytes, relation), tail @ ..] = rest {
             // 13 bits of index that overflow would come out small, never equal to a selector above `from`.
             if let Some(value) = *selector
-                && value.index() as u32 * 8 != from.index() as u32 * 8 + *bytes as u32
+                && guard!(
+                    "segment-order",
+                    value.index() as u32 * 8 != from.index() as u32 * 8 + *bytes as u32
+                )
             {
                 let wanted = from.after(*bytes).with_rpl(value.rpl());
                 return Err(LayoutError::Misplaced {

@@ -25,6 +25,7 @@ use static_assertions::const_assert_eq;
 use volatile::VolatilePtr;
 
 use crate::address::Width;
+use crate::guard::guard;
 use crate::vector::{EXCEPTIONS, Exception, Ist};
 
 /// A task-state segment without an I/O bitmap.
@@ -159,17 +160,17 @@ impl TaskStateSegment {
             rest = tail;
             let Some(ist) = row.ist else { continue };
             let top = self.ist(ist);
-            if top == 0 {
+            if guard!("missing-interrupt-stack", top == 0) {
                 return Err(TssError::Missing { ist });
             }
-            if !width.is_canonical(top) {
+            if guard!("non-canonical-interrupt-stack", !width.is_canonical(top)) {
                 return Err(TssError::NonCanonical { ist, top, width });
             }
             let mut later = tail;
             while let [row, tail @ ..] = later {
                 later = tail;
                 if let Some(other) = row.ist
-                    && self.ist(other) == top
+                    && guard!("shared-interrupt-stack", self.ist(other) == top)
                 {
                     return Err(TssError::Shared { ist, other, top });
                 }

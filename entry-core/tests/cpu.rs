@@ -142,6 +142,20 @@ fn leaves_beyond_the_last_are_not_asked_for() {
     });
     assert!(cpu.sep && cpu.syscall && !cpu.smap && !cpu.fred);
     assert_eq!((cpu.physical_bits, cpu.linear_bits), (36, 48));
+    // Nor subleaves of leaf 7 beyond the one that its EAX names.
+    let cpu = CpuFeatures::from_cpuid(|leaf, subleaf| match (leaf, subleaf) {
+        (0, _) => CpuidLeaf {
+            eax: 7,
+            ..Default::default()
+        },
+        (7, 1..) => panic!("subleaf {subleaf} does not exist"),
+        (7, 0) => CpuidLeaf {
+            ebx: 1 << 20,
+            ..Default::default()
+        },
+        _ => CpuidLeaf::default(),
+    });
+    assert!(cpu.smap);
 }
 
 #[test]

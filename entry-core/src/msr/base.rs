@@ -1,4 +1,5 @@
 use crate::address::{AddressError, CanonicalAddress, UserLimit, Width};
+use crate::guard::guard;
 use crate::msr::register;
 
 register! {
@@ -55,11 +56,10 @@ macro_rules! base {
             /// [`AddressError::NotUser`].
             #[inline]
             pub const fn new_user(base: u64, limit: UserLimit) -> Result<Self, AddressError> {
-                if limit.contains(base) {
-                    Ok(Self(base))
-                } else {
-                    Err(AddressError::NotUser { address: base, limit })
+                if guard!("user-base", !limit.contains(base)) {
+                    return Err(AddressError::NotUser { address: base, limit });
                 }
+                Ok(Self(base))
             }
         }
     };

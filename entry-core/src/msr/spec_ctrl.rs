@@ -1,6 +1,7 @@
 use bitflags::bitflags;
 
 use crate::cpu::CpuFeatures;
+use crate::guard::guard;
 use crate::msr::{MsrError, Register};
 
 bitflags! {
@@ -52,14 +53,13 @@ impl SpecCtrl {
     /// [`MsrError::Unsupported`], with the bits that would be #GP.
     pub fn new(flags: Self, cpu: &CpuFeatures) -> Result<Self, MsrError> {
         let unsupported = flags.difference(Self::supported(cpu));
-        if unsupported.is_empty() {
-            Ok(flags)
-        } else {
-            Err(MsrError::Unsupported {
+        if guard!("unsupported-bits", !unsupported.is_empty()) {
+            return Err(MsrError::Unsupported {
                 register: Self::NAME,
                 bits: Self::bits(&unsupported),
-            })
+            });
         }
+        Ok(flags)
     }
 }
 

@@ -8,6 +8,7 @@ use x86_64::{
     structures::{DescriptorTablePointer, gdt::SegmentSelector},
 };
 
+use crate::guard::guard;
 use crate::segment::{Field, LayoutError, SegmentLayout, Selector};
 
 // Descriptor images. The accessed bit is set, so that the CPU never writes to them.
@@ -142,7 +143,7 @@ impl SegmentLayout {
                 });
             }
             let found = gdt[index];
-            if (found ^ *wanted) & *compared != 0 {
+            if guard!("wrong-descriptor", (found ^ *wanted) & *compared != 0) {
                 let (wanted, compared) = (*wanted, *compared);
                 return Err(LayoutError::WrongDescriptor {
                     field: *field,

@@ -3,6 +3,7 @@
 use core::error::Error;
 use core::fmt;
 
+use crate::guard::guard;
 use crate::segment::{SegmentLayout, Selector};
 #[cfg(doc)]
 use crate::vector::EXCEPTIONS;
@@ -68,6 +69,9 @@ impl fmt::Display for GateError {
 
 impl Error for GateError {}
 
+/// The type field of an interrupt gate: the CPU clears IF. A trap gate, `0xf`, would not.
+const INTERRUPT_GATE: u64 = if guard!("interrupt-gate", true) { 0xe } else { 0xf };
+
 /// A 16-byte entry of the IDT.
 ///
 /// | bits | meaning |
@@ -103,7 +107,10 @@ impl GateDescriptor {
         if handler == 0 {
             return Err(GateError::BadHandler { address: handler });
         }
-        if code.is_null() || code.is_local() || code.rpl() != 0 {
+        if guard!(
+            "gate-code-selector",
+            code.is_null() || code.is_local() || code.rpl() != 0
+        ) {
             return Err(GateError::BadCodeSelector { selector: code });
         }
         let ist = match ist {
@@ -117,7 +124,7 @@ impl GateDescriptor {
         let low = handler & 0xffff
             | (code.bits() as u64) << 16
             | (ist as u64) << 32
-            | 0xe << 40
+            | INTERRUPT_GATE << 40
             | dpl << 45
             | 1 << 47
             | (handler >> 16 & 0xffff) << 48;
@@ -261,12 +268,15 @@ impl Idt {
     /// empty.
     #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
     pub const fn set_system_call(&mut self, vector: Vector, stub: u64) -> Result<(), GateError> {
-        if vector.0 < 32 {
+        if guard!("system-call-is-exception", vector.0 < 32) {
             return Err(GateError::SystemCallIsException { vector });
         }
         let mut other = Vector::FIRST_INTERRUPT;
         loop {
-            if self.gates[other.0 as usize].dpl() == 3 && other.0 != vector.0 {
+            if guard!(
+                "one-system-call-vector",
+                self.gates[other.0 as usize].dpl() == 3 && other.0 != vector.0
+            ) {
                 return Err(GateError::NotForUser { vector });
             }
             if other.0 == u8::MAX {
