@@ -57,6 +57,9 @@ pub enum EntryKind {
     Paranoid = 8,
     /// Built by the kernel: first entry to user mode, exec, fork child, sigreturn.
     Built = 9,
+    /// IRETQ to user mode faulted: the registers are the program's, RIP, CS, RFLAGS, RSP and SS what it could not be
+    /// given. Vector and error code are those of the fault.
+    IretFault = 10,
 }
 
 impl EntryKind {
@@ -71,6 +74,7 @@ impl EntryKind {
             7 => Self::Interrupt,
             8 => Self::Paranoid,
             9 => Self::Built,
+            10 => Self::IretFault,
             _ => return None,
         })
     }
@@ -275,6 +279,34 @@ impl TrapFrame {
             rflags: 0,
             rsp: 0,
             ss: 0,
+        }
+    }
+
+    /// The program's frame out of that of a faulting IRETQ and of the image that it was to load.
+    pub(crate) const fn of_iret_fault(fault: &Self, image: &Self) -> Self {
+        Self {
+            kind: EntryKind::IretFault.word(fault.vector()) | MODIFIED,
+            rip: image.rip,
+            cs: image.cs,
+            rflags: image.rflags,
+            rsp: image.rsp,
+            ss: image.ss,
+            r15: fault.r15,
+            r14: fault.r14,
+            r13: fault.r13,
+            r12: fault.r12,
+            rbp: fault.rbp,
+            rbx: fault.rbx,
+            r10: fault.r10,
+            r9: fault.r9,
+            r8: fault.r8,
+            rdi: fault.rdi,
+            rsi: fault.rsi,
+            rdx: fault.rdx,
+            rax: fault.rax,
+            r11: fault.r11,
+            rcx: fault.rcx,
+            code: fault.code,
         }
     }
 

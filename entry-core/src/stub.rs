@@ -27,6 +27,7 @@ pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs};
 use crate::frame::TrapFrame;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
+use crate::windows;
 
 /// Pushes RCX down to R15 below the kind word, and zeroes what a user could steer speculation with.
 ///
@@ -186,20 +187,63 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
     finish::<K>(frame, irq)
 }
 
-/// Rust half of an exception in the kernel.
+/// Rust half of an exception in the kernel. Returns null to go back to what was interrupted, or the frame of a user
+/// event to go on with: see [`take_back_iret`].
 ///
 /// # Safety
 ///
 /// 1. `frame` is the frame at RSP, and nothing else refers to it.
-/// 2. Interrupts are off, GS base is the kernel's.
-unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) {
+/// 2. Interrupts are off, and GS base is the kernel's unless the exception is that of an IRETQ to user mode.
+unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) -> *mut TrapFrame {
     // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
+    let words = unsafe { &mut *frame };
+    // Before anything that needs GS: the records are reached by their address alone.
+    if windows::is_iret(words.rip()) {
+        // SAFETY: 1. as here. 2. The record says so.
+        return unsafe { take_back_iret(frame) };
+    }
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
+    // SAFETY: this is the first Rust after the stub; `saved` is given back below.
     let saved = K::Tracking::exception_enter(&irq);
-    let irq = K::kernel_exception(frame, irq);
+    let irq = K::kernel_exception(words, irq);
     K::Tracking::exception_exit(&irq, saved);
+    core::ptr::null_mut()
+}
+
+/// Turns a fault of IRETQ into an event of the program that it was leaving for.
+///
+/// IRETQ to user mode is the last instruction before it, and it can fault in ring 0: with a selector beyond the GDT, not
+/// present, of the wrong privilege or null, or with a RIP that is not canonical. GS base is the user's by then and all
+/// registers but RSP are too; on the stack lie the five words that it could not load. What the program had is
+/// therefore all there: its registers in the frame of the exception, the rest in the five words, and together they are
+/// put where the frame was that the exit consumed.
+///
+/// The order of the frame's words makes that place overlap the exception's own frame, which is why it is copied first.
+///
+/// # Safety
+///
+/// 1. `frame` is the frame at RSP, of an exception whose RIP is that of the exits' IRETQ, and nothing else refers to it.
+/// 2. GS base is the user's and the kernel's is in IA32_KERNEL_GS_BASE.
+///
+/// # Source
+///
+/// Intel SDM vol. 2A, *IRET/IRETD/IRETQ—Interrupt Return*.
+#[cold]
+#[inline(never)]
+unsafe fn take_back_iret(frame: *mut TrapFrame) -> *mut TrapFrame {
+    // SAFETY: condition 2.
+    unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
+    // SAFETY: condition 1.
+    let fault = unsafe { frame.read() };
+    let consumed = core::ptr::with_exposed_provenance_mut::<TrapFrame>(fault.rsp() as usize - TrapFrame::RIP);
+    // SAFETY: at the IRETQ, RSP points at the RIP word of the frame that the exit was given, whose memory is the top of
+    // this stack; every bit pattern is a frame.
+    let image = unsafe { consumed.read() };
+    // SAFETY: as above. The stack in use is below `frame`, which is below or overlaps `consumed`, and `frame` is not used
+    // again.
+    unsafe { consumed.write(TrapFrame::of_iret_fault(&fault, &image)) };
+    consumed
 }
 
 /// Rust half of a maskable interrupt in the kernel.

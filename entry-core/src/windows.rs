@@ -110,3 +110,9 @@ pub fn all() -> &'static [Window] {
 pub fn find(rip: u64) -> Option<&'static Window> {
     all().iter().find(|window| window.contains(rip))
 }
+
+/// Whether `rip` is the address of an IRETQ that leaves for user mode.
+#[must_use]
+pub fn is_iret(rip: u64) -> bool {
+    all().iter().any(|window| window.flags & flags::IRET != 0 && window.contains(rip))
+}

@@ -7,8 +7,29 @@ use crate::stub::{kernel_exception, kernel_interrupt, pop_registers, push_regist
 /// Offset of CS from RSP when a slot has pushed the kind word.
 pub(super) const CS: usize = TrapFrame::CS - TrapFrame::KIND;
 
+/// After the Rust half of an exception in ring 0: RAX is null, or the frame to leave with instead.
+macro_rules! go_on_with_user_event {
+    () => {
+        "test rax, rax
+         jz 4f
+         mov rsp, rax
+         mov rdi, rax
+         call {user}
+         jmp {leave}
+         int3
+         4:"
+    };
+}
+
+/// After the Rust half of an interrupt in ring 0: it goes back, always.
+macro_rules! go_back {
+    () => {
+        ""
+    };
+}
+
 macro_rules! common {
-    ($(#[$doc:meta])* $name:ident, $user:ident, $kernel:ident) => {
+    ($(#[$doc:meta])* $name:ident, $user:ident, $kernel:ident, $then:ident) => {
         $(#[$doc])*
         ///
         /// **The CPU has** switched to the stack of TSS.RSP0 if it came from user mode, pushed SS, RSP, RFLAGS, CS, RIP
@@ -51,7 +72,7 @@ macro_rules! common {
                 "call {user}",
                 "jmp {leave}",
                 "int3",
-                // From the kernel: GS base was the kernel's all along.
+                // From the kernel: GS base was the kernel's all along, or IRETQ to user mode faulted.
                 "3:",
                 ".if {lfence}",
                 "lfence",
@@ -59,6 +80,7 @@ macro_rules! common {
                 push_registers!(),
                 "mov rdi, rsp",
                 "call {kernel}",
+                $then!(),
                 pop_registers!(),
                 "iretq",
                 "int3",
@@ -76,17 +98,17 @@ macro_rules! common {
 
 common! {
     /// Exceptions. **Reached by** the slots of vectors 0 to 31, the paranoid ones excepted.
-    exception_common, user_exception, kernel_exception
+    exception_common, user_exception, kernel_exception, go_on_with_user_event
 }
 
 common! {
     /// Maskable interrupts. **Reached by** the slots of vectors 32 to 255, the system-call vector excepted.
-    interrupt_common, user_interrupt, kernel_interrupt
+    interrupt_common, user_interrupt, kernel_interrupt, go_back
 }
 
 common! {
     /// INT 0x80. **Reached by** its slot, which pushed the original RAX where an exception has its error code. A frame
     /// whose CS is the kernel's can only come from a device or another CPU that was given the vector; it is
     /// treated as the interrupt it is, and never as a system call.
-    system_call_common, system_call, kernel_interrupt
+    system_call_common, system_call, kernel_interrupt, go_back
 }
