@@ -78,7 +78,11 @@ impl<'a> Archive<'a> {
     /// The members in order, ending after the first error.
     #[must_use]
     pub const fn entries(&self) -> Entries<'a> {
-        Entries { bytes: self.bytes, offset: 0, is_done: false }
+        Entries {
+            bytes: self.bytes,
+            offset: 0,
+            is_done: false,
+        }
     }
 
     /// The bytes of the member called `path`.
@@ -109,7 +113,11 @@ impl<'a> Entries<'a> {
     fn member(&mut self) -> Result<Option<Entry<'a>>, ArchiveError> {
         let offset = self.offset;
         let truncated = ArchiveError::Truncated { offset };
-        let header = self.bytes.get(offset..).and_then(|rest| rest.get(..HEADER_BYTES)).ok_or(truncated)?;
+        let header = self
+            .bytes
+            .get(offset..)
+            .and_then(|rest| rest.get(..HEADER_BYTES))
+            .ok_or(truncated)?;
         if !header.starts_with(MAGIC) && !header.starts_with(MAGIC_WITH_CHECKSUM) {
             return Err(ArchiveError::Magic { offset });
         }
@@ -131,7 +139,10 @@ impl<'a> Entries<'a> {
         let data_end = data_start.checked_add(data_bytes).ok_or(truncated)?;
         let data = self.bytes.get(data_start..data_end).ok_or(truncated)?;
         self.offset = data_end.next_multiple_of(4);
-        Ok(Some(Entry { name: name.strip_prefix("./").unwrap_or(name), data }))
+        Ok(Some(Entry {
+            name: name.strip_prefix("./").unwrap_or(name),
+            data,
+        }))
     }
 }
 
@@ -151,8 +162,11 @@ impl<'a> Iterator for Entries<'a> {
 /// Header field number `index`: eight hexadecimal digits after the six of the magic.
 fn field(header: &[u8], index: usize) -> Option<usize> {
     let start = MAGIC.len() + index * 8;
-    header.get(start..start + 8)?.iter().try_fold(0, |value: usize, &digit| {
-        let digit = char::from(digit).to_digit(16)?;
-        Some(value << 4 | digit as usize)
-    })
+    header
+        .get(start..start + 8)?
+        .iter()
+        .try_fold(0, |value: usize, &digit| {
+            let digit = char::from(digit).to_digit(16)?;
+            Some(value << 4 | digit as usize)
+        })
 }

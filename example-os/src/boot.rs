@@ -5,6 +5,7 @@
 //! large is cleared and nothing scanned: a run that logs each instruction has to get through here.
 
 pub mod cpu;
+mod early;
 mod entry;
 mod multiboot2;
 mod pvh;
@@ -140,7 +141,9 @@ impl Loaded {
                 return Ok(());
             }
         }
-        Err(BootError::CommandLineTooLong { room: COMMAND_LINE_ROOM })
+        Err(BootError::CommandLineTooLong {
+            room: COMMAND_LINE_ROOM,
+        })
     }
 }
 
@@ -155,7 +158,10 @@ unsafe impl<T: Sync> Sync for BootCell<T> {}
 
 impl<T> BootCell<T> {
     const fn new(value: T) -> Self {
-        Self { value: UnsafeCell::new(value), is_set: AtomicBool::new(false) }
+        Self {
+            value: UnsafeCell::new(value),
+            is_set: AtomicBool::new(false),
+        }
     }
 
     /// Fills the cell in place, the first time.
@@ -179,8 +185,12 @@ impl<T> Deref for BootCell<T> {
 }
 
 static LOADED: BootCell<Loaded> = BootCell::new(Loaded::new());
-static INFO: BootCell<Info> =
-    BootCell::new(Info { protocol: Protocol::Pvh, command_line: "", archive: None, memory_bytes: 0 });
+static INFO: BootCell<Info> = BootCell::new(Info {
+    protocol: Protocol::Pvh,
+    command_line: "",
+    archive: None,
+    memory_bytes: 0,
+});
 
 /// What the loader handed over.
 #[must_use]
@@ -203,7 +213,11 @@ extern "sysv64" fn start(information: u64, is_pvh: u64) -> ! {
     // SAFETY: RDTSC reads a counter.
     let tick = unsafe { core::arch::x86_64::_rdtsc() };
     serial::init();
-    let protocol = if is_pvh == 1 { Protocol::Pvh } else { Protocol::Multiboot2 };
+    let protocol = if is_pvh == 1 {
+        Protocol::Pvh
+    } else {
+        Protocol::Multiboot2
+    };
     println!("[boot] kernel entered at tick {tick}");
     match init(protocol, information) {
         // SAFETY: this is the end of boot, and `start` is reached once.
@@ -213,10 +227,14 @@ extern "sysv64" fn start(information: u64, is_pvh: u64) -> ! {
 }
 
 fn init(protocol: Protocol, information: u64) -> Result<(), BootError> {
+    early::install();
     let features = cpu::init()?;
     user::init(features.smap);
     if information >= BOOT_MAP_BYTES {
-        return Err(BootError::Malformed { part: "address", value: information });
+        return Err(BootError::Malformed {
+            part: "address",
+            value: information,
+        });
     }
     LOADED.fill(|loaded| match protocol {
         // SAFETY: the loader left the address of its information, which the boot tables map.
@@ -229,13 +247,19 @@ fn init(protocol: Protocol, information: u64) -> Result<(), BootError> {
     let apic = apic::physical_base();
     let ram_end = add_free_ram(loaded);
     if let Some(module) = loaded.module.filter(|module| module.end > ram_end) {
-        return Err(BootError::Malformed { part: "end of the module", value: module.end });
+        return Err(BootError::Malformed {
+            part: "end of the module",
+            value: module.end,
+        });
     }
     // SAFETY: 1. interrupts are off, nobody else runs. 2. The entry code loaded the boot tables, and the ranges are used
     // from the lowest on. 3. The address comes from the APIC's own register.
     let tables = unsafe { kernel::init(ram_end, apic.unwrap_or(0)) };
     if tables.is_err() {
-        return Err(BootError::Malformed { part: "size of RAM", value: loaded.memory_bytes });
+        return Err(BootError::Malformed {
+            part: "size of RAM",
+            value: loaded.memory_bytes,
+        });
     }
     cpu::reload_gdt();
     pic::disable();
@@ -252,9 +276,19 @@ fn init(protocol: Protocol, information: u64) -> Result<(), BootError> {
         unsafe { core::slice::from_raw_parts(kernel::direct(module.start), index(module.end - module.start)) }
     });
     let memory_bytes = loaded.memory_bytes;
-    INFO.fill(|info| *info = Info { protocol, command_line, archive, memory_bytes });
+    INFO.fill(|info| {
+        *info = Info {
+            protocol,
+            command_line,
+            archive,
+            memory_bytes,
+        }
+    });
     println!("[boot] {protocol}, {} MiB of RAM, CPU {features}", memory_bytes >> 20);
-    println!("[boot] command line \"{command_line}\", archive of {} bytes", archive.map_or(0, <[u8]>::len));
+    println!(
+        "[boot] command line \"{command_line}\", archive of {} bytes",
+        archive.map_or(0, <[u8]>::len)
+    );
     Ok(())
 }
 
@@ -262,7 +296,13 @@ fn init(protocol: Protocol, information: u64) -> Result<(), BootError> {
 /// which the direct map goes.
 fn add_free_ram(loaded: &Loaded) -> u64 {
     let image = kernel::image_range();
-    let mut taken = [image, loaded.module.unwrap_or(Range { start: image.end, end: image.end })];
+    let mut taken = [
+        image,
+        loaded.module.unwrap_or(Range {
+            start: image.end,
+            end: image.end,
+        }),
+    ];
     taken.sort_unstable_by_key(|range| range.start);
     let mut ram_end = 0;
     // The allocator uses the range that was added last first. The tables of the direct map have to come from the lowest.
@@ -270,13 +310,19 @@ fn add_free_ram(loaded: &Loaded) -> u64 {
         ram_end = ram_end.max(ram.end.next_multiple_of(LARGE_PAGE_SIZE));
         let mut end = ram.end;
         for hole in taken.iter().rev() {
-            let above = Range { start: hole.end.max(ram.start), end };
+            let above = Range {
+                start: hole.end.max(ram.start),
+                end,
+            };
             // SAFETY: the loader calls it RAM, and the holes are cut out; memory maps do not overlap.
             let _ = unsafe { frame::add_range(above) };
             end = end.min(hole.start);
         }
         // Below the image lies what firmware and loader keep in the first MiB.
-        let below = Range { start: ram.start.max(image.start), end };
+        let below = Range {
+            start: ram.start.max(image.start),
+            end,
+        };
         // SAFETY: as above.
         let _ = unsafe { frame::add_range(below) };
     }

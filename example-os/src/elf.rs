@@ -101,22 +101,35 @@ impl fmt::Display for LoadError {
             Self::ByteOrder => f.write_str("big-endian ELF file, wanted little-endian"),
             Self::Machine { machine } => write!(f, "ELF machine {machine}, wanted {EM_X86_64} (x86-64)"),
             Self::Type { kind } => {
-                write!(f, "ELF type {kind}, wanted {ET_EXEC} (executable with fixed addresses; link with --no-pie)")
+                write!(
+                    f,
+                    "ELF type {kind}, wanted {ET_EXEC} (executable with fixed addresses; link with --no-pie)"
+                )
             }
             Self::Interpreter => f.write_str("ELF file wants a dynamic linker, wanted a static one"),
             Self::NoSegment => f.write_str("ELF file has no segment to load"),
-            Self::Truncated { address, needed, length } => {
+            Self::Truncated {
+                address,
+                needed,
+                length,
+            } => {
                 write!(f, "segment at {address:#x} needs {needed} bytes of a file of {length}")
             }
             Self::FileLargerThanMemory { address } => {
                 write!(f, "segment at {address:#x} is larger in the file than in memory")
             }
             Self::OutsideUserHalf { address, bytes } => {
-                write!(f, "segment at {address:#x} of {bytes:#x} bytes, wanted {USER_START:#x} to {USER_LIMIT:#x}")
+                write!(
+                    f,
+                    "segment at {address:#x} of {bytes:#x} bytes, wanted {USER_START:#x} to {USER_LIMIT:#x}"
+                )
             }
             Self::Overlap { address } => write!(f, "segment at {address:#x} shares a page with another"),
             Self::WritableAndExecutable { address } => {
-                write!(f, "segment at {address:#x} is writable and executable, wanted one of them")
+                write!(
+                    f,
+                    "segment at {address:#x} is writable and executable, wanted one of them"
+                )
             }
             Self::Entry { address } => write!(f, "entry point {address:#x} is in no executable segment"),
             Self::Map(error) => write!(f, "segment: {error}"),
@@ -191,7 +204,11 @@ fn check(file: &[u8]) -> Result<(Elf<'_>, Image), LoadError> {
         let length = file.len() as u64;
         let needed = segment.p_offset.saturating_add(segment.p_filesz);
         if needed > length {
-            return Err(LoadError::Truncated { address, needed, length });
+            return Err(LoadError::Truncated {
+                address,
+                needed,
+                length,
+            });
         }
         let outside = LoadError::OutsideUserHalf { address, bytes };
         let end = address.checked_add(bytes).and_then(page_ceiling).ok_or(outside)?;
@@ -215,7 +232,9 @@ fn check(file: &[u8]) -> Result<(Elf<'_>, Image), LoadError> {
         return Err(LoadError::NoSegment);
     }
     if !entry_is_code {
-        return Err(LoadError::Entry { address: header.ehdr.e_entry });
+        return Err(LoadError::Entry {
+            address: header.ehdr.e_entry,
+        });
     }
     let image = Image {
         entry: header.ehdr.e_entry,
@@ -239,7 +258,9 @@ fn parse_header(file: &[u8]) -> Result<Elf<'_>, LoadError> {
     let elf = Elf::minimal_parse(file).map_err(|_| LoadError::Header)?;
     debug_assert_eq!(elf.ehdr.class, Class::ELF64);
     if elf.ehdr.e_machine != EM_X86_64 {
-        return Err(LoadError::Machine { machine: elf.ehdr.e_machine });
+        return Err(LoadError::Machine {
+            machine: elf.ehdr.e_machine,
+        });
     }
     if elf.ehdr.e_type != ET_EXEC {
         return Err(LoadError::Type { kind: elf.ehdr.e_type });
@@ -254,7 +275,9 @@ fn parse_header(file: &[u8]) -> Result<Elf<'_>, LoadError> {
 /// The segments to load, in the order of the file, which is that of their addresses.
 fn segments<'a>(elf: &Elf<'a>) -> Result<impl Iterator<Item = ProgramHeader> + use<'a>, LoadError> {
     let headers = elf.segments().ok_or(LoadError::NoSegment)?;
-    Ok(headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_memsz > 0))
+    Ok(headers
+        .iter()
+        .filter(|header| header.p_type == PT_LOAD && header.p_memsz > 0))
 }
 
 fn protection(segment: &ProgramHeader) -> Protection {

@@ -16,6 +16,7 @@
 //! test. `only=TEXT` selects the tests whose name contains the text.
 
 use core::cell::UnsafeCell;
+use core::fmt;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,8 +40,8 @@ impl Suite for () {
 pub enum Expected {
     /// By returning.
     Return,
-    /// In a panic.
-    Panic,
+    /// In a panic whose place or message contains this text.
+    Panic(&'static str),
     /// It is not run, for this reason.
     Ignored(&'static str),
 }
@@ -56,18 +57,40 @@ pub struct Case<S: Suite> {
     pub expected: Expected,
 }
 
-/// Number of the running test, with [`PANIC_EXPECTED`] when that is how it has to end.
+/// Number of the running test.
 static RUNNING: AtomicUsize = AtomicUsize::new(NO_TEST);
 const NO_TEST: usize = usize::MAX;
-const PANIC_EXPECTED: usize = 1 << 32;
 
-/// The name of the running test, for the panic handler.
-struct RunningName(UnsafeCell<&'static str>);
+/// What the panic handler has to know of the running test: its name, and how it is expected to end.
+struct RunningCase(UnsafeCell<(&'static str, Expected)>);
 
 // SAFETY: written by the runner before `RUNNING` names a test, read by the panic handler after; one CPU runs tests.
-unsafe impl Sync for RunningName {}
+unsafe impl Sync for RunningCase {}
 
-static RUNNING_NAME: RunningName = RunningName(UnsafeCell::new(""));
+static RUNNING_CASE: RunningCase = RunningCase(UnsafeCell::new(("", Expected::Return)));
+
+/// Why the running test found nothing to do.
+struct Skipped(UnsafeCell<Option<&'static str>>);
+
+// SAFETY: written by the running test, read by the runner after it; one CPU runs tests.
+unsafe impl Sync for Skipped {}
+
+static SKIPPED: Skipped = Skipped(UnsafeCell::new(None));
+
+/// Counts the running test as ignored when it returns. For [`skip!`](crate::skip).
+pub fn skip(reason: &'static str) {
+    // SAFETY: the runner reads it after the test has returned.
+    unsafe { *SKIPPED.0.get() = Some(reason) };
+}
+
+/// Ends the running test as ignored, for a machine that lacks what it needs.
+#[macro_export]
+macro_rules! skip {
+    ($reason:literal) => {{
+        $crate::harness::skip($reason);
+        return;
+    }};
+}
 
 /// Runs the tests of one image, and ends the machine.
 pub fn run<S: Suite>(cases: &[&Case<S>]) -> ! {
@@ -83,7 +106,12 @@ pub fn run<S: Suite>(cases: &[&Case<S>]) -> ! {
     let mut passed = 0;
     let mut failed = 0;
     let mut ignored = 0;
-    for (number, case) in cases.iter().filter(|case| case.name.contains(only)).enumerate().skip(from) {
+    for (number, case) in cases
+        .iter()
+        .filter(|case| case.name.contains(only))
+        .enumerate()
+        .skip(from)
+    {
         let name = case.name;
         println!("[test] begin {name}");
         if let Expected::Ignored(reason) = case.expected {
@@ -92,12 +120,15 @@ pub fn run<S: Suite>(cases: &[&Case<S>]) -> ! {
             continue;
         }
         // SAFETY: `RUNNING` names no test, so the panic handler does not look.
-        unsafe { *RUNNING_NAME.0.get() = name };
-        let flag = if case.expected == Expected::Panic { PANIC_EXPECTED } else { 0 };
-        RUNNING.store(number | flag, Ordering::SeqCst);
+        unsafe { *RUNNING_CASE.0.get() = (name, case.expected) };
+        RUNNING.store(number, Ordering::SeqCst);
         (case.run)(&mut suite);
         RUNNING.store(NO_TEST, Ordering::SeqCst);
-        if case.expected == Expected::Panic {
+        // SAFETY: `skip` is called by tests alone, and none runs.
+        if let Some(reason) = unsafe { (*SKIPPED.0.get()).take() } {
+            println!("[test] ignored {name}: {reason}");
+            ignored += 1;
+        } else if matches!(case.expected, Expected::Panic(_)) {
             println!("[test] fail {name}: returned, wanted a panic");
             failed += 1;
         } else {
@@ -106,7 +137,11 @@ pub fn run<S: Suite>(cases: &[&Case<S>]) -> ! {
         }
     }
     println!("[tests] {passed} passed, {failed} failed, {ignored} ignored");
-    finish(if failed == 0 { Outcome::Success } else { Outcome::TestsFailed })
+    finish(if failed == 0 {
+        Outcome::Success
+    } else {
+        Outcome::TestsFailed
+    })
 }
 
 /// Called by the panic handler: ends the boot when a test was running.
@@ -116,20 +151,51 @@ pub(crate) fn on_panic(info: &PanicInfo<'_>) {
         return;
     }
     // SAFETY: `RUNNING` names a test, so the runner is done writing.
-    let name = unsafe { *RUNNING_NAME.0.get() };
-    if running & PANIC_EXPECTED == 0 {
-        println!("[test] fail {name}: panicked at {}", Panic(info));
-        return;
+    let (name, expected) = unsafe { *RUNNING_CASE.0.get() };
+    match expected {
+        Expected::Panic(text) if contains(&Panic(info), text) => {
+            println!("[test] ok {name}");
+            println!("[tests] reboot from={}", running + 1);
+            finish(Outcome::Reboot)
+        }
+        Expected::Panic(text) => println!("[test] fail {name}: panicked at {}, wanted \"{text}\"", Panic(info)),
+        _ => println!("[test] fail {name}: panicked at {}", Panic(info)),
     }
-    println!("[test] ok {name}");
-    println!("[tests] reboot from={}", (running & !PANIC_EXPECTED) + 1);
-    finish(Outcome::Reboot)
+}
+
+/// Whether the first 512 bytes of `message` contain `text`.
+fn contains(message: &Panic<'_>, text: &str) -> bool {
+    struct Buffer {
+        bytes: [u8; 512],
+        used: usize,
+    }
+    impl fmt::Write for Buffer {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let room = &mut self.bytes[self.used..];
+            let count = room.len().min(text.len());
+            room[..count].copy_from_slice(&text.as_bytes()[..count]);
+            self.used += count;
+            Ok(())
+        }
+    }
+    let mut buffer = Buffer {
+        bytes: [0; 512],
+        used: 0,
+    };
+    // `Buffer` never fails: what does not fit is left out.
+    let _ = fmt::Write::write_fmt(&mut buffer, format_args!("{message}"));
+    let wanted = text.as_bytes();
+    wanted.is_empty()
+        || buffer.bytes[..buffer.used]
+            .windows(wanted.len())
+            .any(|window| window == wanted)
 }
 
 /// Makes an image out of test functions. Each gets the suite by `&mut`, which [`Suite::set_up`](crate::harness::Suite)
 /// made, and returns `()`.
 ///
-/// `#[should_panic]` marks a test that passes by panicking, `#[ignore = "reason"]` one that is not run.
+/// `#[should_panic = "text"]` marks a test that passes by a panic with this text in its place or message,
+/// `#[ignore = "reason"]` one that is not run. [`skip!`](crate::skip) ends a test as ignored.
 #[macro_export]
 macro_rules! tests {
     ($suite:ty; $($(#[doc = $doc:literal])* $(#[$mark:ident $(= $reason:literal)?])? fn $name:ident($state:ident) $body:block)*) => {
@@ -163,8 +229,8 @@ macro_rules! expected {
     () => {
         $crate::harness::Expected::Return
     };
-    (should_panic) => {
-        $crate::harness::Expected::Panic
+    (should_panic = $text:literal) => {
+        $crate::harness::Expected::Panic($text)
     };
     (ignore = $reason:literal) => {
         $crate::harness::Expected::Ignored($reason)

@@ -26,7 +26,10 @@ impl<T> Lock<T> {
     /// A free lock around `value`.
     #[must_use]
     pub const fn new(value: T) -> Self {
-        Self { is_held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self {
+            is_held: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits until the lock is free and takes it.

@@ -46,7 +46,10 @@ impl File {
         let at = HEADERS + number * 56;
         self.put(at, &1u32.to_le_bytes());
         self.put(at + 4, &flags.to_le_bytes());
-        for (word, value) in [offset, address, address, in_file, in_memory, 0x1000].into_iter().enumerate() {
+        for (word, value) in [offset, address, address, in_file, in_memory, 0x1000]
+            .into_iter()
+            .enumerate()
+        {
             self.put(at + 8 + 8 * word, &value.to_le_bytes());
         }
     }

@@ -81,8 +81,12 @@ impl Features {
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(core::str::from_utf8(&self.vendor).unwrap_or("of unknown vendor"))?;
-        for (name, has) in [("SMEP", self.smep), ("SMAP", self.smap), ("UMIP", self.umip), ("FSGSBASE", self.fsgsbase)]
-        {
+        for (name, has) in [
+            ("SMEP", self.smep),
+            ("SMAP", self.smap),
+            ("UMIP", self.umip),
+            ("FSGSBASE", self.fsgsbase),
+        ] {
             write!(f, " {}{name}", if has { "" } else { "no-" })?;
         }
         Ok(())

@@ -36,7 +36,10 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
     let total = u64::from(unsafe { word(address) });
     let end = address + total;
     if end > super::BOOT_MAP_BYTES {
-        return Err(BootError::Malformed { part: "size", value: total });
+        return Err(BootError::Malformed {
+            part: "size",
+            value: total,
+        });
     }
     let mut tag = address + 8;
     while tag + TAG_HEADER <= end {
@@ -45,7 +48,10 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
         // SAFETY: as above.
         let bytes = u64::from(unsafe { word(tag + 4) });
         if bytes < TAG_HEADER || tag + bytes > end {
-            return Err(BootError::Malformed { part: "tag size", value: bytes });
+            return Err(BootError::Malformed {
+                part: "tag size",
+                value: bytes,
+            });
         }
         match kind {
             TAG_END => return Ok(()),
@@ -57,7 +63,10 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
                 // SAFETY: as above.
                 let end = u64::from(unsafe { word(tag + TAG_HEADER + 4) });
                 if end < start {
-                    return Err(BootError::Malformed { part: "module end", value: end });
+                    return Err(BootError::Malformed {
+                        part: "module end",
+                        value: end,
+                    });
                 }
                 loaded.module = Some(Range { start, end });
             }
@@ -65,7 +74,10 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
                 // SAFETY: a memory-map tag holds the size of a record behind its header.
                 let step = u64::from(unsafe { word(tag + TAG_HEADER) });
                 if step < size_of::<MemoryRange>() as u64 {
-                    return Err(BootError::Malformed { part: "memory-map record size", value: step });
+                    return Err(BootError::Malformed {
+                        part: "memory-map record size",
+                        value: step,
+                    });
                 }
                 let mut record = tag + TAG_HEADER + 8;
                 while record + step <= tag + bytes {
@@ -81,7 +93,10 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
         }
         tag = (tag + bytes).next_multiple_of(8);
     }
-    Err(BootError::Malformed { part: "tag list without an end, size", value: total })
+    Err(BootError::Malformed {
+        part: "tag list without an end, size",
+        value: total,
+    })
 }
 
 /// The 32-bit word at physical address `address`.

@@ -55,10 +55,16 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
     // SAFETY: condition 1; every bit pattern is a value of the type.
     let info = unsafe { boot_pointer::<StartInfo>(address).read_unaligned() };
     if info.magic != MAGIC {
-        return Err(BootError::Malformed { part: "magic", value: u64::from(info.magic) });
+        return Err(BootError::Malformed {
+            part: "magic",
+            value: u64::from(info.magic),
+        });
     }
     if info.version == 0 {
-        return Err(BootError::Malformed { part: "version without a memory map,", value: 0 });
+        return Err(BootError::Malformed {
+            part: "version without a memory map,",
+            value: 0,
+        });
     }
     for number in 0..u64::from(info.memory_map_count) {
         let at = checked("memory map", info.memory_map + number * size_of::<MemoryRange>() as u64)?;
@@ -72,11 +78,14 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
         let at = checked("module list", info.modules)?;
         // SAFETY: condition 1: the list has at least one record.
         let module = unsafe { boot_pointer::<Module>(at).read_unaligned() };
-        let end = module
-            .start
-            .checked_add(module.bytes)
-            .ok_or(BootError::Malformed { part: "module size", value: module.bytes })?;
-        loaded.module = Some(Range { start: module.start, end });
+        let end = module.start.checked_add(module.bytes).ok_or(BootError::Malformed {
+            part: "module size",
+            value: module.bytes,
+        })?;
+        loaded.module = Some(Range {
+            start: module.start,
+            end,
+        });
     }
     if info.command_line != 0 {
         let at = checked("command line", info.command_line)?;
@@ -88,5 +97,9 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
 
 /// An address that the boot tables map, with room for a record behind it.
 const fn checked(part: &'static str, address: u64) -> Result<u64, BootError> {
-    if address < super::BOOT_MAP_BYTES - 4096 { Ok(address) } else { Err(BootError::Malformed { part, value: address }) }
+    if address < super::BOOT_MAP_BYTES - 4096 {
+        Ok(address)
+    } else {
+        Err(BootError::Malformed { part, value: address })
+    }
 }

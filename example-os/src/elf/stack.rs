@@ -122,7 +122,10 @@ pub fn build_stack(
 ) -> Result<u64, StackError> {
     let bytes = arguments.iter().chain(environment).map(|string| string.len() + 1).sum();
     if arguments.len() > MAX_STRINGS || environment.len() > MAX_STRINGS || bytes > MAX_STRING_BYTES {
-        return Err(StackError::TooLong { strings: arguments.len() + environment.len(), bytes });
+        return Err(StackError::TooLong {
+            strings: arguments.len() + environment.len(),
+            bytes,
+        });
     }
     space
         .mmap(
@@ -132,7 +135,10 @@ pub fn build_stack(
             Placement::FixedNoReplace,
         )
         .map_err(StackError::Map)?;
-    let mut stack = Stack { space, pointer: USER_LIMIT };
+    let mut stack = Stack {
+        space,
+        pointer: USER_LIMIT,
+    };
     // A null word ends the stack, as in Linux.
     stack.push_word(0)?;
     let environment_pointers = stack.push_strings(environment)?;
@@ -158,7 +164,11 @@ pub fn build_stack(
         (auxiliary::NULL, 0),
     ];
     // PHDR and PHNUM go together: without the first, C libraries crash on the second.
-    let auxiliary = if image.program_headers == 0 { &auxiliary[3..] } else { &auxiliary[..] };
+    let auxiliary = if image.program_headers == 0 {
+        &auxiliary[3..]
+    } else {
+        &auxiliary[..]
+    };
     let words = 2 * auxiliary.len() + environment.len() + 1 + arguments.len() + 1 + 1;
     if words % 2 == 1 {
         stack.push_word(0)?;

@@ -110,11 +110,9 @@ impl MapError {
             Self::TooLow { .. } => EPERM,
             Self::WritableAndExecutable => EACCES,
             Self::Occupied { .. } => EEXIST,
-            Self::Range { .. }
-            | Self::Hole { .. }
-            | Self::NoSpace { .. }
-            | Self::TooManyAreas
-            | Self::OutOfMemory => ENOMEM,
+            Self::Range { .. } | Self::Hole { .. } | Self::NoSpace { .. } | Self::TooManyAreas | Self::OutOfMemory => {
+                ENOMEM
+            }
         }
     }
 }
@@ -125,7 +123,10 @@ impl fmt::Display for MapError {
             Self::NoLength => f.write_str("length 0, wanted at least one byte"),
             Self::Unaligned { address } => write!(f, "address {address:#x}, wanted a multiple of {PAGE_SIZE}"),
             Self::Range { start, length } | Self::UnmapRange { start, length } => {
-                write!(f, "range {start:#x} + {length:#x}, wanted an end at or below {USER_LIMIT:#x}")
+                write!(
+                    f,
+                    "range {start:#x} + {length:#x}, wanted an end at or below {USER_LIMIT:#x}"
+                )
             }
             Self::TooLow { address } => write!(f, "address {address:#x}, wanted {USER_START:#x} or above"),
             Self::WritableAndExecutable => f.write_str("write and execute together, wanted one of them"),
@@ -154,7 +155,11 @@ pub struct Area {
 /// How many areas a process can have.
 pub const MAX_AREAS: usize = 64;
 
-const NO_AREA: Area = Area { start: 0, end: 0, protection: Protection::empty() };
+const NO_AREA: Area = Area {
+    start: 0,
+    end: 0,
+    protection: Protection::empty(),
+};
 
 /// The areas of one process.
 #[derive(Clone, Debug)]
@@ -184,8 +189,12 @@ impl PageRange {
         if !start.is_multiple_of(PAGE_SIZE) {
             return Err(MapError::Unaligned { address: start });
         }
-        let end = start.checked_add(length).and_then(page_ceiling).filter(|&end| end <= USER_LIMIT);
-        end.map(|end| Self { start, end }).ok_or(MapError::Range { start, length })
+        let end = start
+            .checked_add(length)
+            .and_then(page_ceiling)
+            .filter(|&end| end <= USER_LIMIT);
+        end.map(|end| Self { start, end })
+            .ok_or(MapError::Range { start, length })
     }
 
     /// First address.
@@ -205,7 +214,10 @@ impl Areas {
     /// No areas.
     #[must_use]
     pub const fn new() -> Self {
-        Self { count: 0, list: [NO_AREA; MAX_AREAS + 2] }
+        Self {
+            count: 0,
+            list: [NO_AREA; MAX_AREAS + 2],
+        }
     }
 
     /// The areas in the order of their addresses.
@@ -230,7 +242,9 @@ impl Areas {
     }
 
     fn overlaps(&self, range: PageRange) -> bool {
-        self.as_slice().iter().any(|area| area.start < range.end && range.start < area.end)
+        self.as_slice()
+            .iter()
+            .any(|area| area.start < range.end && range.start < area.end)
     }
 
     /// Where `mmap` with [`Placement::Hint`] puts `length` bytes.
@@ -258,7 +272,10 @@ impl Areas {
             }
             end = end.min(area.start);
         }
-        let start = end.checked_sub(length).filter(|&start| start >= USER_START).ok_or(no_space)?;
+        let start = end
+            .checked_sub(length)
+            .filter(|&start| start >= USER_START)
+            .ok_or(no_space)?;
         Ok(PageRange { start, end })
     }
 
@@ -301,7 +318,10 @@ impl Areas {
     ///
     /// [`MapError::TooManyAreas`] when an area would have to be cut in two and the table is full; then nothing changed.
     pub fn remove(&mut self, range: PageRange) -> Result<(), MapError> {
-        let is_inside_one = self.as_slice().iter().any(|area| area.start < range.start && range.end < area.end);
+        let is_inside_one = self
+            .as_slice()
+            .iter()
+            .any(|area| area.start < range.start && range.end < area.end);
         if is_inside_one && self.count == MAX_AREAS {
             return Err(MapError::TooManyAreas);
         }
@@ -329,7 +349,10 @@ impl Areas {
         if covered < range.end {
             return Err(MapError::Hole { address: covered });
         }
-        let cuts = [range.start, range.end].into_iter().filter(|&at| self.position_to_cut(at).is_some()).count();
+        let cuts = [range.start, range.end]
+            .into_iter()
+            .filter(|&at| self.position_to_cut(at).is_some())
+            .count();
         if self.count + cuts > MAX_AREAS {
             return Err(MapError::TooManyAreas);
         }
@@ -353,7 +376,10 @@ impl Areas {
     fn cut(&mut self, range: PageRange) -> (usize, usize) {
         for at in [range.start, range.end] {
             if let Some(index) = self.position_to_cut(at) {
-                let upper = Area { start: at, ..self.list[index] };
+                let upper = Area {
+                    start: at,
+                    ..self.list[index]
+                };
                 self.list[index].end = at;
                 self.insert_at(index + 1, upper);
             }

@@ -156,15 +156,39 @@ pub(crate) unsafe fn init(ram_end: u64, apic: u64) -> Result<(), OutOfMemory> {
         // SAFETY: the table is one of the image's, not in use yet; what it maps is said beside each call.
         unsafe { set(place, at, entry) };
     };
-    fixed(table_frame!(root), table_index(DIRECT_MAP, 4), link(table_frame!(direct)));
+    fixed(
+        table_frame!(root),
+        table_index(DIRECT_MAP, 4),
+        link(table_frame!(direct)),
+    );
     fixed(table_frame!(root), table_index(KERNEL_BASE, 4), link(table_frame!(top)));
-    fixed(table_frame!(top), table_index(KERNEL_BASE, 3), link(table_frame!(image_directory)));
-    fixed(table_frame!(top), table_index(KERNEL_STACKS, 3), link(table_frame!(upper_directory)));
-    fixed(table_frame!(upper_directory), table_index(KERNEL_STACKS, 2), link(table_frame!(stacks)));
+    fixed(
+        table_frame!(top),
+        table_index(KERNEL_BASE, 3),
+        link(table_frame!(image_directory)),
+    );
+    fixed(
+        table_frame!(top),
+        table_index(KERNEL_STACKS, 3),
+        link(table_frame!(upper_directory)),
+    );
+    fixed(
+        table_frame!(upper_directory),
+        table_index(KERNEL_STACKS, 2),
+        link(table_frame!(stacks)),
+    );
     let window = APIC_WINDOW.get() as u64;
-    fixed(table_frame!(upper_directory), table_index(window, 2), link(table_frame!(devices)));
+    fixed(
+        table_frame!(upper_directory),
+        table_index(window, 2),
+        link(table_frame!(devices)),
+    );
     let uncached = data | Flags::WRITE_THROUGH | Flags::CACHE_DISABLE;
-    fixed(table_frame!(devices), table_index(window, 1), Entry::new(apic, uncached));
+    fixed(
+        table_frame!(devices),
+        table_index(window, 1),
+        Entry::new(apic, uncached),
+    );
 
     let image_table = |address: u64| {
         let number = table_index(address, 2) as u64;
@@ -172,12 +196,20 @@ pub(crate) unsafe fn init(ram_end: u64, apic: u64) -> Result<(), OutOfMemory> {
     };
     for number in 0..IMAGE_TABLES as u64 {
         let address = KERNEL_BASE + number * LARGE_PAGE_SIZE;
-        fixed(table_frame!(image_directory), table_index(address, 2), link(image_table(address)));
+        fixed(
+            table_frame!(image_directory),
+            table_index(address, 2),
+            link(image_table(address)),
+        );
     }
     let mut page = (&raw const text_start).addr() as u64;
     let end = (&raw const data_end).addr() as u64;
     while page < end {
-        fixed(image_table(page), table_index(page, 1), Entry::new(page - KERNEL_BASE, image_flags(page)));
+        fixed(
+            image_table(page),
+            table_index(page, 1),
+            Entry::new(page - KERNEL_BASE, image_flags(page)),
+        );
         page += PAGE_SIZE;
     }
 
@@ -194,7 +226,9 @@ pub(crate) unsafe fn init(ram_end: u64, apic: u64) -> Result<(), OutOfMemory> {
             fixed(table_frame!(direct), table_index(address, 3), link(frame));
             directory = Some(frame);
         }
-        let Some(directory) = directory else { return Err(OutOfMemory) };
+        let Some(directory) = directory else {
+            return Err(OutOfMemory);
+        };
         let entry = if large < read_only.end && read_only.start < large + LARGE_PAGE_SIZE {
             link(direct_table(large, read_only)?)
         } else {
@@ -223,7 +257,10 @@ fn direct_table(start: u64, read_only: Range) -> Result<Frame, OutOfMemory> {
 
 /// The size of the image in RAM, boot part included, as a range of physical addresses.
 pub(crate) fn image_range() -> Range {
-    Range { start: 0x10_0000, end: page_floor((&raw const data_end).addr() as u64 - KERNEL_BASE) }
+    Range {
+        start: 0x10_0000,
+        end: page_floor((&raw const data_end).addr() as u64 - KERNEL_BASE),
+    }
 }
 
 /// A byte of RAM that the direct map shows.

@@ -44,7 +44,13 @@ impl KernelStack {
             let frame = frame::allocate().ok_or(OutOfMemory)?;
             let flags = Flags::PRESENT | Flags::WRITABLE | Flags::GLOBAL | Flags::NO_EXECUTE | Flags::OWNED;
             // SAFETY: the slot is ours by its bit, and its entries were empty; the frame is new.
-            unsafe { kernel::set(kernel::stacks_table(), table_index(page, 1), Entry::new(frame.start(), flags)) };
+            unsafe {
+                kernel::set(
+                    kernel::stacks_table(),
+                    table_index(page, 1),
+                    Entry::new(frame.start(), flags),
+                )
+            };
         }
         Ok(stack)
     }

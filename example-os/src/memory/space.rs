@@ -88,7 +88,10 @@ impl AddressSpace {
             // SAFETY: the entry is the kernel's own, valid in every space; the table is not in use yet.
             unsafe { slot.write(kernel::root_entry(index)) };
         }
-        Ok(Self { root, areas: Areas::new() })
+        Ok(Self {
+            root,
+            areas: Areas::new(),
+        })
     }
 
     /// The value of CR3 that selects this space.
@@ -194,7 +197,9 @@ impl AddressSpace {
     /// [`FaultError`].
     #[inline]
     pub fn resolve_fault(&mut self, address: u64, error_code: u64) -> Result<(), FaultError> {
-        let Some(area) = self.areas.find(address) else { return Err(FaultError::NoMapping) };
+        let Some(area) = self.areas.find(address) else {
+            return Err(FaultError::NoMapping);
+        };
         let protection = area.protection;
         // A read of a page that nothing has touched, below tables that exist: straight on. All else is out of line.
         if error_code & code::UNUSUAL != 0 || protection.is_empty() {
@@ -268,7 +273,10 @@ impl AddressSpace {
         let mut protection = Protection::empty();
         protection.set(Protection::READ, entry.has(Flags::USER));
         protection.set(Protection::WRITE, entry.has(Flags::USER | Flags::WRITABLE));
-        protection.set(Protection::EXECUTE, entry.has(Flags::USER) && !entry.has(Flags::NO_EXECUTE));
+        protection.set(
+            Protection::EXECUTE,
+            entry.has(Flags::USER) && !entry.has(Flags::NO_EXECUTE),
+        );
         Some(Mapping {
             physical: entry.frame().start() + address % PAGE_SIZE,
             protection,
@@ -342,7 +350,11 @@ impl Drop for AddressSpace {
 #[inline(always)]
 const fn page(frame: Frame, protection: Protection, is_owned: bool) -> Entry {
     if protection.is_empty() {
-        return if is_owned { Entry::new(frame.start(), Flags::OWNED) } else { Entry::EMPTY };
+        return if is_owned {
+            Entry::new(frame.start(), Flags::OWNED)
+        } else {
+            Entry::EMPTY
+        };
     }
     let mut flags = Flags::PRESENT.union(Flags::USER);
     if is_owned {
@@ -402,7 +414,12 @@ fn copy_tables(from: Frame, to: Frame, level: u32) -> Result<(), OutOfMemory> {
             unsafe { slot.write(entry) };
             continue;
         }
-        let frame = if level == 1 { frame::allocate() } else { frame::allocate_zeroed() }.ok_or(OutOfMemory)?;
+        let frame = if level == 1 {
+            frame::allocate()
+        } else {
+            frame::allocate_zeroed()
+        }
+        .ok_or(OutOfMemory)?;
         // SAFETY: the frame is new, and at the last level it is filled below; the table is not in use yet.
         unsafe { slot.write(Entry::new(frame.start(), entry.flags())) };
         if level == 1 {

@@ -176,7 +176,11 @@ pub unsafe fn slot_or_new(root: Frame, address: u64) -> Result<Slot, OutOfMemory
         // SAFETY: the root, and each entry of the lower half, is a table (condition 1); nobody else writes (condition 3).
         let slot = unsafe { Slot::new(table, table_index(address, level)) };
         let entry = slot.read();
-        table = if entry.is_present() { entry.frame() } else { add_table(slot)? };
+        table = if entry.is_present() {
+            entry.frame()
+        } else {
+            add_table(slot)?
+        };
     }
     // SAFETY: as above.
     Ok(unsafe { Slot::new(table, table_index(address, 1)) })

@@ -40,7 +40,11 @@ pub(crate) fn init(has_smap: bool) {
 #[inline(always)]
 const fn check(address: u64, length: usize) -> Result<(), BadAddress> {
     let length = length as u64;
-    if length <= USER_LIMIT && address <= USER_LIMIT - length { Ok(()) } else { Err(BadAddress { address }) }
+    if length <= USER_LIMIT && address <= USER_LIMIT - length {
+        Ok(())
+    } else {
+        Err(BadAddress { address })
+    }
 }
 
 /// Copies `destination.len()` bytes from user memory at `source`.
@@ -53,7 +57,11 @@ pub fn copy_from_user(destination: &mut [u8], source: u64) -> Result<(), BadAddr
     check(source, destination.len())?;
     // SAFETY: 1. the destination is a slice; 2. the source is in the user half.
     let failed = unsafe { copy(destination.as_mut_ptr() as u64, source, destination.len()) };
-    if failed == 0 { Ok(()) } else { Err(BadAddress { address: source }) }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(BadAddress { address: source })
+    }
 }
 
 /// Copies `source` to user memory at `destination`.
@@ -66,7 +74,11 @@ pub fn copy_to_user(destination: u64, source: &[u8]) -> Result<(), BadAddress> {
     check(destination, source.len())?;
     // SAFETY: 1. the source is a slice; 2. the destination is in the user half.
     let failed = unsafe { copy(destination, source.as_ptr() as u64, source.len()) };
-    if failed == 0 { Ok(()) } else { Err(BadAddress { address: destination }) }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(BadAddress { address: destination })
+    }
 }
 
 /// Reads eight bytes from user memory.
@@ -171,5 +183,8 @@ pub fn fixup(rip: u64) -> Option<u64> {
     let bytes = (&raw const user_fixups_end).addr() - start.addr();
     // SAFETY: the linker script puts the records, and nothing else, between the two symbols.
     let records = unsafe { core::slice::from_raw_parts(start, bytes / size_of::<Fixup>()) };
-    records.iter().find(|record| record.access == rip).map(|record| record.resume)
+    records
+        .iter()
+        .find(|record| record.access == rip)
+        .map(|record| record.resume)
 }
