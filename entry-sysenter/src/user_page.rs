@@ -42,6 +42,7 @@
 //! System V ABI, AMD64 and Intel386 supplements, *DWARF Register Number Mapping*; Linux Standard Base, *Exception Frames*.
 
 use entry_core::cpu::{CpuFeatures, Vendor};
+use static_assertions::const_assert_eq;
 
 use crate::encode;
 use crate::error::BufferTooSmall;
@@ -189,28 +190,20 @@ impl UserPage {
     }
 }
 
-/// Puts parts one after the other, code padded with INT3. `N` has to be the sum: anything else stops the build.
+/// Parts one after the other, and `rest` up to `N`. Too many bytes stop the build.
 #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler alone")]
-const fn join<const N: usize>(code: &[&[u8]], unwind: &[&[u8]]) -> [u8; N] {
-    let mut bytes = [encode::INT3; N];
-    let code_end = copy(&mut bytes, 0, code);
-    assert!(code_end < UserPage::EH_FRAME);
-    assert!(copy(&mut bytes, UserPage::EH_FRAME, unwind) == N);
-    return bytes;
-
-    const fn copy(bytes: &mut [u8], mut to: usize, parts: &[&[u8]]) -> usize {
-        let mut part = 0;
-        while part < parts.len() {
-            let mut from = 0;
-            while from < parts[part].len() {
-                bytes[to] = parts[part][from];
-                from += 1;
-                to += 1;
-            }
-            part += 1;
+const fn join<const N: usize>(parts: &[&[u8]], rest: u8) -> [u8; N] {
+    let mut bytes = [rest; N];
+    let (mut to, mut part) = (0, 0);
+    while part < parts.len() {
+        let mut from = 0;
+        while from < parts[part].len() {
+            bytes[to] = parts[part][from];
+            (from, to) = (from + 1, to + 1);
         }
-        to
+        part += 1;
     }
+    bytes
 }
 
 /// DWARF call-frame instructions: one function per instruction that is used.
@@ -241,171 +234,140 @@ mod cfa {
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`.
 const POINTER_ENCODING: u8 = 0x1b;
 /// Bytes of a CIE, its length word included.
-const CIE_BYTES: usize = 24;
-/// Offset of the FDE's address field in the page: behind CIE, length and CIE pointer.
-const FDE_ADDRESS: usize = UserPage::EH_FRAME + CIE_BYTES + 8;
+const CIE_BYTES: u8 = 24;
+/// Offset of the FDE's address field in the page: behind the first row, CIE, length and CIE pointer.
+const FDE_ADDRESS: u8 = 32 + CIE_BYTES + 8;
+const_assert_eq!(UserPage::EH_FRAME, 32);
 
 /// A common information entry: the CFA is one word above the stack pointer, and the return address lies in that word.
-const fn cie(word_bytes: u8, stack_pointer: u8, return_address: u8) -> [u8; CIE_BYTES] {
-    let [saved, at] = cfa::saved(return_address, 1);
-    // Data alignment is minus one word, as a signed LEB128 of one byte.
-    let alignment = word_bytes.wrapping_neg() & 0x7f;
-    [
-        20,
-        0,
-        0,
-        0, // length
-        0,
-        0,
-        0,
-        0, // this is a CIE
-        1, // version
-        b'z',
-        b'R',
-        0, // augmentation: a length, and how pointers are encoded
-        1,
-        alignment,
-        return_address,
-        1,
-        POINTER_ENCODING, //
-        cfa::DEFINE,
-        stack_pointer,
-        word_bytes, //
-        saved,
-        at, //
-        cfa::NOP,
-        cfa::NOP,
-    ]
+const fn cie(word_bytes: u8, stack_pointer: u8, return_address: u8) -> [u8; CIE_BYTES as usize] {
+    // Minus one word, as a signed LEB128 of one byte.
+    let data_alignment = word_bytes.wrapping_neg() & 0x7f;
+    let parts: &[&[u8]] = &[
+        &[CIE_BYTES - 4, 0, 0, 0], // length
+        &[0; 4],                   // this is a CIE
+        &[1],                      // version
+        b"zR\0",                   // augmentation: a length, and how pointers are encoded
+        &[1, data_alignment, return_address],
+        &[1, POINTER_ENCODING],
+        &[cfa::DEFINE, stack_pointer, word_bytes],
+        &cfa::saved(return_address, 1),
+    ];
+    join(parts, cfa::NOP)
 }
 
-/// The start of a frame description entry, up to its instructions, for code of `code_bytes` from the page's start.
-const fn fde(body_bytes: u8, code_bytes: u8) -> [u8; 17] {
-    let [a, b, c, d] = 0u32.wrapping_sub(FDE_ADDRESS as u32).to_le_bytes();
-    [
-        body_bytes,
-        0,
-        0,
-        0, // length
-        CIE_BYTES as u8 + 4,
-        0,
-        0,
-        0, // back to the CIE
-        a,
-        b,
-        c,
-        d, // start of the code, relative to this field
-        code_bytes,
-        0,
-        0,
-        0, // its length
-        0, // no augmentation data
-    ]
+/// A frame description entry for code of `code_bytes` from the page's start.
+#[expect(clippy::cast_possible_truncation, reason = "asserted to be small")]
+const fn fde<const N: usize>(code_bytes: u8, instructions: &[u8]) -> [u8; N] {
+    assert!(N < 0x80, "the length is one byte");
+    let parts: &[&[u8]] = &[
+        &[N as u8 - 4, 0, 0, 0],                              // length
+        &[CIE_BYTES + 4, 0, 0, 0],                            // back to the CIE
+        &0u32.wrapping_sub(FDE_ADDRESS as u32).to_le_bytes(), // start of the code, relative to this field
+        &[code_bytes, 0, 0, 0],                               // its length
+        &[0],                                                 // no augmentation data
+        instructions,
+    ];
+    join(parts, cfa::NOP)
 }
 
+/// The end of `.eh_frame`: a length of 0.
 const TERMINATOR: [u8; 4] = [0; 4];
 
-const CIE_64: [u8; CIE_BYTES] = cie(8, 7, 16);
-const CIE_32: [u8; CIE_BYTES] = cie(4, 4, 8);
+/// Stack pointer RSP is 7, return address 16.
+const CIE_64: [u8; CIE_BYTES as usize] = cie(8, 7, 16);
+/// Stack pointer ESP is 4, return address 8.
+const CIE_32: [u8; CIE_BYTES as usize] = cie(4, 4, 8);
 
-const ECX: u8 = 1;
-const EDX: u8 = 2;
-const EBP: u8 = 5;
+/// The stack pointer stays where it was: nothing to say.
+const UNCHANGED: &[u8] = &[];
 
-/// Call-frame instructions for three pushes, four bytes, three pops.
+/// Call-frame instructions for three pushes, two instructions of two bytes, three pops.
 const PUSHED_THREE: [u8; 27] = {
-    let [ecx, ecx_at] = cfa::saved(ECX, 2);
-    let [edx, edx_at] = cfa::saved(EDX, 3);
-    let [ebp, ebp_at] = cfa::saved(EBP, 4);
-    [
-        cfa::advance(1),
-        cfa::DEFINE_OFFSET,
-        8,
-        ecx,
-        ecx_at, //
-        cfa::advance(1),
-        cfa::DEFINE_OFFSET,
-        12,
-        edx,
-        edx_at, //
-        cfa::advance(1),
-        cfa::DEFINE_OFFSET,
-        16,
-        ebp,
-        ebp_at, //
-        // Two instructions of two bytes, and the first POP.
-        cfa::advance(5),
-        cfa::DEFINE_OFFSET,
-        12,
-        cfa::restored(EBP), //
-        cfa::advance(1),
-        cfa::DEFINE_OFFSET,
-        8,
-        cfa::restored(EDX), //
-        cfa::advance(1),
-        cfa::DEFINE_OFFSET,
-        4,
-        cfa::restored(ECX),
-    ]
+    const ECX: u8 = 1;
+    const EDX: u8 = 2;
+    const EBP: u8 = 5;
+    let parts: &[&[u8]] = &[
+        &[cfa::advance(1), cfa::DEFINE_OFFSET, 8],
+        &cfa::saved(ECX, 2),
+        &[cfa::advance(1), cfa::DEFINE_OFFSET, 12],
+        &cfa::saved(EDX, 3),
+        &[cfa::advance(1), cfa::DEFINE_OFFSET, 16],
+        &cfa::saved(EBP, 4),
+        &[cfa::advance(2 + 2 + 1), cfa::DEFINE_OFFSET, 12, cfa::restored(EBP)],
+        &[cfa::advance(1), cfa::DEFINE_OFFSET, 8, cfa::restored(EDX)],
+        &[cfa::advance(1), cfa::DEFINE_OFFSET, 4, cfa::restored(ECX)],
+    ];
+    join(parts, cfa::NOP)
 };
 
+/// Code, padded to where the unwind information begins.
+const fn code(parts: &[&[u8]]) -> [u8; UserPage::EH_FRAME] {
+    join(parts, encode::INT3)
+}
+
+const fn page_64(parts: &[&[u8]], code_bytes: u8) -> [u8; 84] {
+    join(
+        &[&code(parts), &CIE_64, &fde::<24>(code_bytes, UNCHANGED), &TERMINATOR],
+        0,
+    )
+}
+
+/// Both fast instructions need a register that holds an argument: it is saved first.
+const fn page_32(moved: &[u8; 2], instruction: &[u8; 2]) -> [u8; 104] {
+    let parts: &[&[u8]] = &[
+        &encode::PUSH_ECX,
+        &encode::PUSH_EDX,
+        &encode::PUSH_EBP,
+        moved,
+        instruction,
+        &encode::POP_EBP,
+        &encode::POP_EDX,
+        &encode::POP_ECX,
+        &encode::RET,
+    ];
+    join(&[&code(parts), &CIE_32, &fde::<44>(11, &PUSHED_THREE), &TERMINATOR], 0)
+}
+
+const fn page_int80() -> [u8; 80] {
+    let parts: &[&[u8]] = &[&encode::INT_80, &encode::RET];
+    join(&[&code(parts), &CIE_32, &fde::<20>(3, UNCHANGED), &TERMINATOR], 0)
+}
+
 const SYSCALL_64: UserPage = UserPage {
-    bytes: &join::<84>(
-        &[&encode::SYSCALL, &encode::RET],
-        &[&CIE_64, &fde(20, 3), &[cfa::NOP; 7], &TERMINATOR],
-    ),
+    bytes: &page_64(&[&encode::SYSCALL, &encode::RET], 3),
     code_bytes: 3,
     landing: 2,
 };
 
 const SYSENTER_64: UserPage = UserPage {
-    bytes: &join::<84>(
+    bytes: &page_64(
         &[
             &encode::MOV_RCX_RSP,
-            &encode::lea_r11_rip(encode::SYSENTER.len() as u8),
+            &encode::lea_r11_rip(2),
             &encode::SYSENTER,
             &encode::RET,
         ],
-        &[&CIE_64, &fde(20, 13), &[cfa::NOP; 7], &TERMINATOR],
+        13,
     ),
     code_bytes: 13,
     landing: 12,
 };
 
 const INT80_32: UserPage = UserPage {
-    bytes: &join::<80>(
-        &[&encode::INT_80, &encode::RET],
-        &[&CIE_32, &fde(16, 3), &[cfa::NOP; 3], &TERMINATOR],
-    ),
+    bytes: &page_int80(),
     code_bytes: 3,
     landing: 2,
 };
 
-/// Both fast instructions need a register that holds an argument: it is saved first.
-const fn pushed(moved: &[u8; 2], instruction: &[u8; 2]) -> [u8; 104] {
-    join(
-        &[
-            &encode::PUSH_ECX,
-            &encode::PUSH_EDX,
-            &encode::PUSH_EBP,
-            moved,
-            instruction,
-            &encode::POP_EBP,
-            &encode::POP_EDX,
-            &encode::POP_ECX,
-            &encode::RET,
-        ],
-        &[&CIE_32, &fde(40, 11), &PUSHED_THREE, &TERMINATOR],
-    )
-}
-
 const SYSENTER_32: UserPage = UserPage {
-    bytes: &pushed(&encode::MOV_EBP_ESP, &encode::SYSENTER),
+    bytes: &page_32(&encode::MOV_EBP_ESP, &encode::SYSENTER),
     code_bytes: 11,
     landing: 7,
 };
 
 const SYSCALL_32: UserPage = UserPage {
-    bytes: &pushed(&encode::MOV_EBP_ECX, &encode::SYSCALL),
+    bytes: &page_32(&encode::MOV_EBP_ECX, &encode::SYSCALL),
     code_bytes: 11,
     landing: 7,
 };

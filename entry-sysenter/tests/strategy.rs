@@ -258,14 +258,13 @@ fn disable_and_enable_write_the_code_selector_once_each_and_leave_the_stack_to_s
 #[test]
 fn strategies_are_exchanged_with_sysenter_off_in_between() {
     let mut msrs = FakeMsrs::new();
-    drop(install(WrmsrPerSwitch::new(entry(), TOP), &mut msrs).unwrap());
+    let _given_up = install(WrmsrPerSwitch::new(entry(), TOP), &mut msrs).unwrap();
     let before = msrs.writes().len();
-    let cpu = install(FromHeader::new(entry(), &STACK), &mut msrs).unwrap();
+    let _cpu = install(FromHeader::new(entry(), &STACK), &mut msrs).unwrap();
     assert_eq!(
         msrs.writes()[before..],
         [(CS, 0), (ESP, STACK.top()), (EIP, ENTRY), (CS, 8)]
     );
-    drop(cpu);
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn addresses() -> impl Iterator<Item = u64> {
 #[test]
 fn operands_of_64_bit_code_are_canonical_and_the_users() {
     for value in addresses() {
-        let is_canonical = value < 0x8000_0000_0000 || value >= 0xffff_8000_0000_0000;
+        let is_canonical = !(0x8000_0000_0000..0xffff_8000_0000_0000).contains(&value);
         let wanted = |operand, is_user: bool| match (is_user, is_canonical) {
             (true, _) => None,
             (false, true) => Some(SysexitRefusal::AboveUserLimit { operand, value }),

@@ -21,15 +21,15 @@ const fn entry<A: Arrival>(address: u64) -> EntryAddress<A> {
     unsafe { EntryAddress::new(address) }
 }
 
-fn rip_relative(at: u64, field: u64, to: u64) -> Result<Trampoline64<RipRelative>, TrampolineError> {
+const fn rip_relative(at: u64, field: u64, to: u64) -> Result<Trampoline64<RipRelative>, TrampolineError> {
     Trampoline64::<RipRelative>::new(at, field, entry(to), Width::Bits48)
 }
 
-fn absolute(at: u64, field: u64, to: u64) -> Result<Trampoline64<Absolute>, TrampolineError> {
+const fn absolute(at: u64, field: u64, to: u64) -> Result<Trampoline64<Absolute>, TrampolineError> {
     Trampoline64::<Absolute>::new(at, field, entry(to), Width::Bits48)
 }
 
-fn swapgs_relative(at: u64, offset: i32, to: u64) -> Result<Trampoline64<SwapgsRelative>, TrampolineError> {
+const fn swapgs_relative(at: u64, offset: i32, to: u64) -> Result<Trampoline64<SwapgsRelative>, TrampolineError> {
     Trampoline64::<SwapgsRelative>::new(at, offset, entry(to), Width::Bits48)
 }
 
