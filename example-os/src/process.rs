@@ -147,7 +147,9 @@ impl Process {
     /// The signal that [`Process::has_pending_signal`] is about.
     #[must_use]
     pub fn pending_signal(&self) -> Option<Signal> {
-        u8::try_from(self.fatal_signal.load(Ordering::Relaxed)).ok().and_then(Signal::new)
+        u8::try_from(self.fatal_signal.load(Ordering::Relaxed))
+            .ok()
+            .and_then(Signal::new)
     }
 
     /// Whether page faults are left by SYSRET, with RCX and R11 lost.
@@ -189,12 +191,9 @@ impl Process {
             return;
         }
         // The first one stays: it is what ends the process.
-        let _ = self.fatal_signal.compare_exchange(
-            0,
-            u32::from(signal.number()),
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        let _ = self
+            .fatal_signal
+            .compare_exchange(0, u32::from(signal.number()), Ordering::Relaxed, Ordering::Relaxed);
         let cpu = PerCpu::current(irq);
         if core::ptr::eq(cpu.process(), self) {
             cpu.set_work_pending();

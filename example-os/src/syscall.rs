@@ -199,7 +199,11 @@ fn other_entry(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 #[cold]
 #[inline(never)]
 fn beyond_table(frame: &TrapFrame, number: u64, irq: IrqOn) -> Outcome {
-    if number == experiment::CONTROL { experiment::control(frame, irq) } else { unknown(frame, irq) }
+    if number == experiment::CONTROL {
+        experiment::control(frame, irq)
+    } else {
+        unknown(frame, irq)
+    }
 }
 
 /// Every number that is not offered.

@@ -62,7 +62,9 @@ fn expect(skip: u64) {
 /// The distance of the last frame from this function's stack.
 fn distance() -> u64 {
     let here = 0_u64;
-    FRAME.load(Ordering::Relaxed).abs_diff(core::ptr::from_ref(&here).addr() as u64)
+    FRAME
+        .load(Ordering::Relaxed)
+        .abs_diff(core::ptr::from_ref(&here).addr() as u64)
 }
 
 /// Frames on the running stack are this close.

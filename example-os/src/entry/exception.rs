@@ -10,9 +10,9 @@ use entry_sysret::Refusal;
 
 use super::PerCpu;
 use crate::memory::{FaultError, user};
+use crate::println;
 use crate::process::signal::Signal;
 use crate::process::{self, WaitStatus, current};
-use crate::println;
 
 /// Length of UD2.
 const UD2_BYTES: u64 = 2;
@@ -97,7 +97,11 @@ fn fatal_page_fault(frame: &TrapFrame, address: u64, error: FaultError, irq: Irq
 #[cold]
 #[inline(never)]
 fn fatal(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
-    println!("[fault] {}: {} in user mode\n{frame}", current(), Vector(frame.vector()));
+    println!(
+        "[fault] {}: {} in user mode\n{frame}",
+        current(),
+        Vector(frame.vector())
+    );
     process::exit(WaitStatus::killed(Signal::of_exception(frame.vector())), irq)
 }
 
@@ -112,8 +116,8 @@ pub(super) fn refused(frame: &TrapFrame, refusal: Refusal, irq: IrqOff) -> IrqOf
 /// An exception in the kernel. Accesses to user memory are expected to fault; nothing else is.
 pub(super) fn from_kernel(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     if let Some(fixup) = user::fixup(frame.rip()) {
-        let is_resolved = Vector(frame.vector()) == Vector::PAGE_FAULT
-            && resolve(fault_address(), frame.error_code(), &irq).is_ok();
+        let is_resolved =
+            Vector(frame.vector()) == Vector::PAGE_FAULT && resolve(fault_address(), frame.error_code(), &irq).is_ok();
         if !is_resolved {
             frame.set_rip(fixup);
         }
@@ -146,5 +150,9 @@ pub(super) fn unexpected(frame: &TrapFrame) -> ! {
         None if frame.is_user() => " in user mode",
         None => " in the kernel",
     };
-    panic!("unexpected {}{place}, CR2 {:#x}\n{frame}", Vector(frame.vector()), fault_address());
+    panic!(
+        "unexpected {}{place}, CR2 {:#x}\n{frame}",
+        Vector(frame.vector()),
+        fault_address()
+    );
 }

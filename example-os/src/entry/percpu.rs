@@ -111,7 +111,8 @@ impl PerCpu {
     /// Sets [`PerCpu::process`].
     #[inline(always)]
     pub(crate) fn set_process(&self, process: &'static Process) {
-        self.process.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
+        self.process
+            .store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
     }
 
     /// Loads CR3 if it holds something else.

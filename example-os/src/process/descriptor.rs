@@ -27,7 +27,9 @@ impl Descriptors {
     /// No descriptor open.
     #[must_use]
     pub const fn empty() -> Self {
-        Self { files: [None; MAX_DESCRIPTORS] }
+        Self {
+            files: [None; MAX_DESCRIPTORS],
+        }
     }
 
     /// Descriptors 0, 1 and 2 on the console.
@@ -45,7 +47,11 @@ impl Descriptors {
     /// [`Errno::EBADF`] if it is not open.
     #[inline(always)]
     pub fn get(&self, descriptor: u32) -> Result<File, Errno> {
-        self.files.get(descriptor as usize).copied().flatten().ok_or(Errno::EBADF)
+        self.files
+            .get(descriptor as usize)
+            .copied()
+            .flatten()
+            .ok_or(Errno::EBADF)
     }
 
     /// Takes the lowest free descriptor.
@@ -54,8 +60,10 @@ impl Descriptors {
     ///
     /// [`Errno::EMFILE`] if all are open.
     pub fn open(&mut self, file: File) -> Result<u32, Errno> {
-        let (descriptor, entry) =
-            (0..).zip(&mut self.files).find(|(_, entry)| entry.is_none()).ok_or(Errno::EMFILE)?;
+        let (descriptor, entry) = (0..)
+            .zip(&mut self.files)
+            .find(|(_, entry)| entry.is_none())
+            .ok_or(Errno::EMFILE)?;
         *entry = Some(file);
         Ok(descriptor)
     }
@@ -66,7 +74,11 @@ impl Descriptors {
     ///
     /// [`Errno::EBADF`] if it is not open.
     pub fn close(&mut self, descriptor: u32, irq: &IrqOff) -> Result<(), Errno> {
-        let file = self.files.get_mut(descriptor as usize).and_then(Option::take).ok_or(Errno::EBADF)?;
+        let file = self
+            .files
+            .get_mut(descriptor as usize)
+            .and_then(Option::take)
+            .ok_or(Errno::EBADF)?;
         if let File::Pipe(pipe, end) = file {
             pipe.release(end, irq);
         }

@@ -56,7 +56,10 @@ impl fmt::Display for SpawnError<'_> {
 /// [`SpawnError`] says which step failed.
 pub fn spawn_init<'a>(command_line: &'a str, archive: &Archive) -> Result<(), SpawnError<'a>> {
     let (options, arguments) = command_line.split_once(" -- ").unwrap_or((command_line, ""));
-    let name = options.split_whitespace().find_map(|option| option.strip_prefix("init=")).unwrap_or("init");
+    let name = options
+        .split_whitespace()
+        .find_map(|option| option.strip_prefix("init="))
+        .unwrap_or("init");
     let name = name.strip_prefix("bin/").unwrap_or(name);
     let mut path = [0; MAX_NAME_BYTES + 4];
     let file = join_path(&mut path, name).and_then(|path| archive.find(path).transpose());

@@ -19,7 +19,10 @@ use crate::syscall::Errno;
 /// PID of the first process, which nobody else gets. The machine stops when it ends.
 pub const INIT: u32 = 1;
 
-static REGISTRY: IrqLock<Registry> = IrqLock::new(Registry { last_pid: INIT, states: [State::Free; MAX_PROCESSES] });
+static REGISTRY: IrqLock<Registry> = IrqLock::new(Registry {
+    last_pid: INIT,
+    states: [State::Free; MAX_PROCESSES],
+});
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -41,7 +44,11 @@ impl Registry {
         /// The last PID before they start again.
         const LAST_PID: u32 = 32_767;
         for _ in 0..MAX_PROCESSES {
-            self.last_pid = if self.last_pid == LAST_PID { INIT + 1 } else { self.last_pid + 1 };
+            self.last_pid = if self.last_pid == LAST_PID {
+                INIT + 1
+            } else {
+                self.last_pid + 1
+            };
             let slot = slot_of(self.last_pid);
             if slot != 0 && self.states[slot] == State::Free {
                 self.states[slot] = State::Alive;
@@ -150,7 +157,15 @@ impl Vacancy {
     }
 
     /// Makes it a process that will start with `frame`, by IRET, and lets it run.
-    fn fill(self, parent: &Process, name: Name, space: AddressSpace, descriptors: Descriptors, frame: &TrapFrame, irq: &IrqOff) {
+    fn fill(
+        self,
+        parent: &Process,
+        name: Name,
+        space: AddressSpace,
+        descriptors: Descriptors,
+        frame: &TrapFrame,
+        irq: &IrqOff,
+    ) {
         let Self { pid, process, stack } = self;
         let top = stack.top();
         // SAFETY: the stack is new, and 16 KiB long.
@@ -161,7 +176,9 @@ impl Vacancy {
         context.stack_top.store(top, Ordering::Relaxed);
         context.fs_base.store(parent.context.fs_base(), Ordering::Relaxed);
         context.gs_base.store(parent.context.gs_base(), Ordering::Relaxed);
-        context.syscall_entry.store(entry::SyscallEntry::normal().address(), Ordering::Relaxed);
+        context
+            .syscall_entry
+            .store(entry::SyscallEntry::normal().address(), Ordering::Relaxed);
         *process.space.lock(irq) = Some(space);
         *process.descriptors.lock(irq) = descriptors;
         *process.stack.lock(irq) = Some(stack);
@@ -208,7 +225,12 @@ pub fn fork(frame: &TrapFrame, irq: &IrqOff) -> Result<u32, Errno> {
     let parent = current();
     let vacancy = Vacancy::take(irq)?;
     let pid = vacancy.pid;
-    let copy = parent.space.lock(irq).as_ref().ok_or(OutOfMemory).and_then(AddressSpace::fork);
+    let copy = parent
+        .space
+        .lock(irq)
+        .as_ref()
+        .ok_or(OutOfMemory)
+        .and_then(AddressSpace::fork);
     let space = match copy {
         Ok(space) => space,
         Err(OutOfMemory) => {
@@ -249,7 +271,10 @@ pub fn exit(status: WaitStatus, mut irq: IrqOff) -> ! {
 fn bury(process: &Process, status: WaitStatus, irq: &IrqOff) {
     let mut registry = REGISTRY.lock(irq);
     scheduler::remove(process, irq);
-    for child in PROCESSES.iter().filter(|child| child.pid() != 0 && child.parent() == process.pid()) {
+    for child in PROCESSES
+        .iter()
+        .filter(|child| child.pid() != 0 && child.parent() == process.pid())
+    {
         child.parent.store(INIT, Ordering::Relaxed);
         if let (State::Zombie(_), Some(init)) = (registry.states[usize::from(child.slot)], find(INIT)) {
             registry.wake_waiting(init, irq);
@@ -369,7 +394,10 @@ fn kill_many(target: Target, signal: Option<Signal>, irq: &IrqOff) -> Result<(),
 #[inline(never)]
 fn send(process: &Process, signal: Signal, irq: &IrqOff) {
     let registry = REGISTRY.lock(irq);
-    if !matches!(registry.states[usize::from(process.slot)], State::Zombie(_) | State::Free) {
+    if !matches!(
+        registry.states[usize::from(process.slot)],
+        State::Zombie(_) | State::Free
+    ) {
         process.raise(signal, irq);
     }
 }

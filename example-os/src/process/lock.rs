@@ -25,7 +25,10 @@ impl<T> IrqLock<T> {
     /// A lock that nobody holds.
     #[must_use]
     pub const fn new(value: T) -> Self {
-        Self { is_held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self {
+            is_held: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock. Taking a lock that this CPU holds already never ends.

@@ -15,7 +15,10 @@ pub(super) struct Name {
 impl Name {
     /// No name.
     pub(super) const fn empty() -> Self {
-        Self { bytes: [0; MAX_NAME_BYTES], length: 0 }
+        Self {
+            bytes: [0; MAX_NAME_BYTES],
+            length: 0,
+        }
     }
 
     /// Keeps as much of `name` as there is room for.
@@ -34,6 +37,11 @@ impl Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.bytes.get(..self.length).and_then(|name| str::from_utf8(name).ok()).unwrap_or("?"))
+        f.write_str(
+            self.bytes
+                .get(..self.length)
+                .and_then(|name| str::from_utf8(name).ok())
+                .unwrap_or("?"),
+        )
     }
 }

@@ -32,7 +32,11 @@ impl Signal {
     #[must_use]
     #[inline(always)]
     pub const fn new(number: u8) -> Option<Self> {
-        if number == 0 || number > Self::LAST { None } else { Some(Self(number)) }
+        if number == 0 || number > Self::LAST {
+            None
+        } else {
+            Some(Self(number))
+        }
     }
 
     /// The number, 1 to 64.
@@ -46,8 +50,7 @@ impl Signal {
     #[must_use]
     #[inline(always)]
     pub const fn is_ignored_by_default(self) -> bool {
-        const IGNORED: u64 =
-            1 << Signal::SIGCHLD | 1 << Signal::SIGCONT | 1 << Signal::SIGURG | 1 << Signal::SIGWINCH;
+        const IGNORED: u64 = 1 << Signal::SIGCHLD | 1 << Signal::SIGCONT | 1 << Signal::SIGURG | 1 << Signal::SIGWINCH;
         // Bit 64 would be out of range for a u64; the number is taken modulo 64, and signal 0 does not exist.
         IGNORED >> (self.0 & 63) & 1 != 0
     }

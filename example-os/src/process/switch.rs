@@ -53,7 +53,11 @@ pub(super) unsafe extern "sysv64" fn switch_stacks(save: *mut u64, load: u64) {
 /// # Safety
 ///
 /// 1. `top` is the 16-byte aligned end of a kernel stack that nobody uses, with room for a frame and seven words.
-pub(super) unsafe fn prepare_first_switch(top: u64, frame: &TrapFrame, resume: unsafe extern "sysv64" fn() -> !) -> u64 {
+pub(super) unsafe fn prepare_first_switch(
+    top: u64,
+    frame: &TrapFrame,
+    resume: unsafe extern "sysv64" fn() -> !,
+) -> u64 {
     let frame_address = top - size_of::<TrapFrame>() as u64;
     let rsp = frame_address - (SAVED_WORDS * 8) as u64;
     let mut words = [0; SAVED_WORDS];

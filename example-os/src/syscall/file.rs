@@ -13,7 +13,10 @@ use crate::process::pipe::{End, PipeId};
 const MAX_LENGTH: u64 = 0x7fff_f000;
 
 /// The lower half of a register, as the ABI passes an `int` or `unsigned int`.
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of the register has no meaning")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the upper half of the register has no meaning"
+)]
 #[inline(always)]
 const fn low(register: u64) -> u32 {
     register as u32
@@ -35,9 +38,9 @@ pub(super) fn read(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 fn read_off(descriptor: u64, buffer: u64, length: u64, irq: &mut IrqOff) -> Result<u64, Errno> {
     match lookup(descriptor, irq)? {
         File::Console => Ok(0),
-        File::Pipe(pipe, End::Reader) => {
-            pipe.read(buffer, length.min(MAX_LENGTH) as usize, irq).map(|done| done as u64)
-        }
+        File::Pipe(pipe, End::Reader) => pipe
+            .read(buffer, length.min(MAX_LENGTH) as usize, irq)
+            .map(|done| done as u64),
         File::Pipe(_, End::Writer) => Err(Errno::EBADF),
     }
 }
@@ -57,9 +60,9 @@ pub(super) fn write(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 #[inline(always)]
 fn write_off(file: Result<File, Errno>, buffer: u64, length: u64, irq: &mut IrqOff) -> Result<u64, Errno> {
     match file? {
-        File::Pipe(pipe, End::Writer) => {
-            pipe.write(buffer, length.min(MAX_LENGTH) as usize, irq).map(|done| done as u64)
-        }
+        File::Pipe(pipe, End::Writer) => pipe
+            .write(buffer, length.min(MAX_LENGTH) as usize, irq)
+            .map(|done| done as u64),
         File::Pipe(_, End::Reader) | File::Console => Err(Errno::EBADF),
     }
 }
@@ -99,13 +102,19 @@ pub(super) fn pipe(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 fn pipe_off(address: u64, irq: &IrqOff) -> Result<(), Errno> {
     let pipe = PipeId::create(irq)?;
     let descriptors = current().descriptors();
-    let reader = descriptors.lock(irq).open(File::Pipe(pipe, End::Reader)).inspect_err(|_| {
-        pipe.release(End::Reader, irq);
-        pipe.release(End::Writer, irq);
-    })?;
-    let writer = descriptors.lock(irq).open(File::Pipe(pipe, End::Writer)).inspect_err(|_| {
-        pipe.release(End::Writer, irq);
-    });
+    let reader = descriptors
+        .lock(irq)
+        .open(File::Pipe(pipe, End::Reader))
+        .inspect_err(|_| {
+            pipe.release(End::Reader, irq);
+            pipe.release(End::Writer, irq);
+        })?;
+    let writer = descriptors
+        .lock(irq)
+        .open(File::Pipe(pipe, End::Writer))
+        .inspect_err(|_| {
+            pipe.release(End::Writer, irq);
+        });
     let stored = writer.and_then(|writer| {
         let mut pair = [0; 8];
         let (first, second) = pair.split_at_mut(4);
@@ -122,4 +131,3 @@ fn pipe_off(address: u64, irq: &IrqOff) -> Result<(), Errno> {
     }
     stored
 }
-

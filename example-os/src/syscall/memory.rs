@@ -55,4 +55,3 @@ fn with_space<T>(irq: &IrqOff, change: impl FnOnce(&mut AddressSpace) -> Result<
     let space = space.as_mut().ok_or(Errno::ESRCH)?;
     change(space).map_err(|error| Errno::from_number(error.errno()))
 }
-

@@ -8,7 +8,10 @@ use crate::process::signal::Signal;
 use crate::process::{self, Children, Target, WaitStatus, current, scheduler};
 
 /// The lower half of a register, as the ABI passes an `int`.
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of the register has no meaning")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the upper half of the register has no meaning"
+)]
 #[inline(always)]
 const fn int(register: u64) -> i32 {
     register as i32
@@ -90,7 +93,9 @@ fn wait4_off(pid: i32, status_address: u64, options: i32, usage: u64, irq: &mut 
         0 | -1 => Children::Any,
         _ => return Err(Errno::ECHILD),
     };
-    let Some((pid, status)) = process::wait(children, options & WNOHANG == 0, irq)? else { return Ok(0) };
+    let Some((pid, status)) = process::wait(children, options & WNOHANG == 0, irq)? else {
+        return Ok(0);
+    };
     if status_address != 0 {
         user::copy_to_user(status_address, &status.bits().to_le_bytes()).map_err(|_| Errno::EFAULT)?;
     }

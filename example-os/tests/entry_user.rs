@@ -1,0 +1,193 @@
+//! Entries from user mode and back, with whatever a program can put into its registers.
+//!
+//! Runs on TCG with any CPU model. TCG clears RF in fault frames and drops DF at SYSCALL by itself, so those two are not
+//! shown here; 32-bit SYSCALL reaches its stub on every model under TCG, on hardware only on AMD CPUs.
+#![no_std]
+#![no_main]
+#![feature(custom_test_frameworks)]
+#![test_runner(example_os::harness::run)]
+#![reexport_test_harness_main = "test_main"]
+
+#[path = "process/program.rs"]
+mod program;
+
+use example_os::device::apic;
+use example_os::entry::{self, PerCpu, TIMER_VECTOR};
+use example_os::memory::USER_LIMIT;
+use example_os::process::WaitStatus;
+use example_os::process::signal::Signal;
+use program::{Machine, STACK_TOP, program};
+
+/// A program did what it was to do.
+const FINE: WaitStatus = WaitStatus::exited(0);
+
+fn killed(signal: u8) -> WaitStatus {
+    WaitStatus::killed(Signal::new(signal).unwrap())
+}
+
+const SIGILL: u8 = 4;
+const SIGTRAP: u8 = 5;
+const SIGFPE: u8 = 8;
+const SIGSEGV: u8 = 11;
+
+/// NT, AC, DF, ID and the arithmetic flags.
+const LOUD_FLAGS: u32 = 0x4000 | 0x4_0000 | 0x400 | 0x20_0000 | 0x8d5;
+
+example_os::tests! { Machine;
+    fn exits_with_its_code(machine) {
+        assert_eq!(machine.run(program!("mov eax, 60", "mov edi, 0x1207", "syscall", "ud2")), WaitStatus::exited(7));
+        assert_eq!(machine.run(program!("mov eax, 231", "mov edi, 9", "syscall", "ud2")), WaitStatus::exited(9));
+    }
+
+    fn unexpected_exceptions_end_the_program(machine) {
+        assert_eq!(machine.run(program!("ud2")), killed(SIGILL));
+        assert_eq!(machine.run(program!("xor ecx, ecx", "div ecx")), killed(SIGFPE));
+        assert_eq!(machine.run(program!("int3")), killed(SIGTRAP));
+        assert_eq!(machine.run(program!("hlt")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("cli")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("xor ecx, ecx", "mov eax, [rcx]")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("mov rcx, 0xffffffff80000000", "jmp rcx")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("mov rcx, 0x800000000000", "jmp rcx")), killed(SIGSEGV));
+    }
+
+    fn vectors_of_devices_and_exceptions_are_not_for_programs(machine) {
+        assert_eq!(machine.run(program!("int 0x40")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("int 14")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("int 8")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("int 2")), killed(SIGSEGV));
+        assert_eq!(machine.run(program!("int 1")), killed(SIGSEGV));
+    }
+
+    fn int80_offers_the_control_call_alone(machine) {
+        let code = program!(
+            "mov eax, 39", "int 0x80", "cmp rax, -38", "jne 4f",
+            "mov eax, 0x4558", "xor edi, edi", "int 0x80", "cmp eax, 0x454e5452", "jne 4f",
+            "xor edi, edi", "jmp 5f", "4:", "mov edi, 1", "5:", "mov eax, 60", "syscall", "ud2",
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn loud_flags_survive_a_system_call(machine) {
+        // The kernel must not keep them either: NT would make its IRET fault, AC would open user memory to it.
+        let code = program!(
+            "push {flags} + 0x202", "mov rbx, [rsp]", "mov eax, 39", "popfq", "syscall",
+            "pushfq", "pop rcx", "push 0x202", "popfq",
+            "xor edi, edi", "cmp rcx, rbx", "setne dil", "mov eax, 60", "syscall", "ud2";
+            flags = LOUD_FLAGS
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn loud_flags_survive_a_page_fault(machine) {
+        let code = program!(
+            "push {flags} + 0x202", "mov rbx, [rsp]", "mov esi, 0x500000", "popfq", "mov eax, [rsi]",
+            "pushfq", "pop rcx", "push 0x202", "popfq",
+            // Hardware adds RF to the frame of a fault, and IRET consumes it.
+            "xor edi, edi", "cmp rcx, rbx", "setne dil", "mov eax, 60", "syscall", "ud2";
+            flags = LOUD_FLAGS
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn trap_flag_at_syscall_traps_the_program(machine) {
+        let code = program!("mov eax, 39", "pushfq", "or dword ptr [rsp], 0x100", "popfq", "syscall", "nop", "ud2");
+        assert_eq!(machine.run(code), killed(SIGTRAP));
+    }
+
+    fn any_stack_pointer_survives_a_system_call(machine) {
+        let code = program!(
+            "mov r12, rsp",
+            "lea rbx, [rip + 6f]",
+            "4:", "mov rsp, [rbx]", "mov eax, 39", "syscall", "cmp rsp, [rbx]", "jne 5f",
+            "add rbx, 8", "lea rcx, [rip + 7f]", "cmp rbx, rcx", "jb 4b",
+            "mov rsp, r12", "xor edi, edi", "mov eax, 60", "syscall", "ud2",
+            "5:", "mov edi, 1", "mov eax, 60", "syscall", "ud2",
+            ".balign 8",
+            "6:", ".quad 0, 1, 0x7fffffffffff, 0x800000000000, 0xffff800000000000, 0xffffffff80000000, -1", "7:",
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn any_stack_pointer_survives_a_page_fault(machine) {
+        let code = program!(
+            "mov rsp, -1", "mov esi, 0x500000", "mov eax, [rsi]", "xor edi, edi", "cmp rsp, -1", "setne dil",
+            "mov eax, 60", "syscall", "ud2",
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn exit_refuses_a_return_address_beyond_user_space(machine) {
+        // SYSCALL as the last two bytes below the limit: its return address is the limit itself.
+        let address = USER_LIMIT - 2;
+        let mut frame = entry::first_frame(address, STACK_TOP);
+        frame.set_rax(39);
+        let pid = machine.start_at(address, program!("syscall"), &frame);
+        assert_eq!(machine.finish(pid), Some(killed(SIGSEGV)));
+    }
+
+    fn exit_refuses_32_bit_code(machine) {
+        // A fault that is answered: the program could go on but for its code segment.
+        let code = program!(
+            "lea rcx, [rip + 4f]", "mov [0x500000], ecx", "mov dword ptr [0x500004], 0x1b", "mov esi, 0x6f1000",
+            // A far jump through memory: TCG makes RETF and IRET read the stack as the kernel, which SMAP forbids.
+            ".byte 0xff, 0x2c, 0x25, 0, 0, 0x50, 0",
+            ".code32", "4:", "mov eax, [esi]", "ud2", ".code64",
+        );
+        assert_eq!(machine.run(code), killed(SIGSEGV));
+    }
+
+    fn system_call_from_32_bit_code_does_nothing(machine) {
+        let code = program!(
+            "lea rcx, [rip + 4f]", "mov [0x500000], ecx", "mov dword ptr [0x500004], 0x1b", "mov eax, 60", "xor edi, edi",
+            ".byte 0xff, 0x2c, 0x25, 0, 0, 0x50, 0",
+            ".code32", "4:", "syscall", "ud2", ".code64",
+        );
+        assert_eq!(machine.run(code), killed(SIGILL));
+    }
+
+    fn timer_interrupt_keeps_every_register(machine) {
+        let code = program!(
+            "mov rax, 1", "mov rbx, 2", "mov rdx, 4", "mov rsi, 5", "mov rdi, 6", "mov rbp, 7", "mov r8, 8", "mov r9, 9",
+            "mov r10, 10", "mov r11, 11", "mov r12, 12", "mov r13, 13", "mov r14, 14", "mov r15, 15",
+            "mov rcx, 100000000", "4:", "dec rcx", "jnz 4b",
+            "lea rcx, [rax + 2 * rbx]", "lea rcx, [rcx + 4 * rdx]", "lea rcx, [rcx + 8 * rsi]", "add rcx, rdi",
+            "lea rcx, [rcx + 2 * rbp]", "lea rcx, [rcx + 4 * r8]", "lea rcx, [rcx + 8 * r9]", "add rcx, r10",
+            "lea rcx, [rcx + 2 * r11]", "lea rcx, [rcx + 4 * r12]", "lea rcx, [rcx + 8 * r13]", "add rcx, r14",
+            "lea rcx, [rcx + 2 * r15]",
+            "xor edi, edi",
+            // 1 + 2*2 + 4*4 + 8*5 + 6 + 2*7 + 4*8 + 8*9 + 10 + 2*11 + 4*12 + 8*13 + 14 + 2*15
+            "cmp rcx, 413", "setne dil", "mov eax, 60", "syscall", "ud2",
+        );
+        let before = PerCpu::current(&machine.irq).ticks();
+        apic::timer_periodic(TIMER_VECTOR, 1_000_000);
+        let status = machine.run(code);
+        apic::timer_stop();
+        assert_eq!(status, FINE);
+        assert!(PerCpu::current(&machine.irq).ticks() > before);
+    }
+
+    fn bases_of_fs_and_gs_are_the_programs(machine) {
+        // arch_prctl: 0x1002 sets FS, 0x1001 sets GS, 0x1003 stores FS; an address of the kernel is refused.
+        let code = program!(
+            "mov dword ptr [0x500000], 0x1234", "mov dword ptr [0x500100], 0x5678",
+            "mov eax, 158", "mov edi, 0x1002", "mov esi, 0x500000", "syscall", "test rax, rax", "jnz 4f",
+            "mov eax, 158", "mov edi, 0x1001", "mov esi, 0x500100", "syscall", "test rax, rax", "jnz 4f",
+            "cmp dword ptr fs:[0], 0x1234", "jne 4f", "cmp dword ptr gs:[0], 0x5678", "jne 4f",
+            "mov eax, 24", "syscall",
+            "cmp dword ptr fs:[0], 0x1234", "jne 4f", "cmp dword ptr gs:[0], 0x5678", "jne 4f",
+            "mov eax, 158", "mov edi, 0x1003", "mov esi, 0x500008", "syscall", "test rax, rax", "jnz 4f",
+            "cmp qword ptr [0x500008], 0x500000", "jne 4f",
+            "mov eax, 158", "mov edi, 0x1001", "mov rsi, 0xffffffff80000000", "syscall", "cmp rax, -1", "jne 4f",
+            "mov eax, 158", "mov edi, 0x1002", "mov rsi, 0x800000000000", "syscall", "cmp rax, -1", "jne 4f",
+            "xor edi, edi", "jmp 5f", "4:", "mov edi, 1", "5:", "mov eax, 60", "syscall", "ud2",
+        );
+        // Two of them: the second one's yield switches to the first one and back.
+        let first = machine.start(code);
+        let second = machine.start(code);
+        assert_eq!(machine.finish(first), Some(FINE));
+        assert_eq!(machine.finish(second), Some(FINE));
+        // A program that sets none has none of theirs.
+        let plain = program!("mov eax, gs:[0]", "ud2");
+        assert_eq!(machine.run(plain), killed(SIGSEGV));
+    }
+}
