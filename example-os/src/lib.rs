@@ -6,7 +6,7 @@
 //! | [`memory`] | frames, page tables, address spaces, copies from and to user memory |
 //! | [`elf`], [`archive`] | user programs: loading them, finding them |
 //! | [`device`] | serial line, local APIC, end of the run |
-//! | [`panic`], [`harness`] | how a run ends badly; in-kernel tests |
+//! | [`mod@panic`], [`harness`] | how a run ends badly; in-kernel tests |
 //!
 //! System calls follow the Linux x86-64 ABI, so that one static ELF file runs here and on Linux.
 #![no_std]

@@ -53,7 +53,7 @@ example_os::tests! { ();
         let root = Cr3::read().0.start_address().as_u64();
         let mut pages = 0;
         for index in 256..512 {
-            visit(entry(root, index), 3, true, &mut |entry| {
+            visit(entry(root, index), 3, &mut |entry| {
                 pages += 1;
                 assert!(entry & (1 << 1) == 0 || entry & (1 << 63) != 0, "entry {entry:#x}");
                 assert!(entry & (1 << 2) == 0, "entry {entry:#x} is for user mode");
@@ -93,7 +93,7 @@ fn entry(table: u64, index: u64) -> u64 {
 }
 
 /// Calls `leaf` for each present entry below `table` that maps a page; `level` is that of the table it names.
-fn visit(table: u64, level: u32, is_writable: bool, leaf: &mut impl FnMut(u64)) {
+fn visit(table: u64, level: u32, leaf: &mut impl FnMut(u64)) {
     if table & 1 == 0 {
         return;
     }
@@ -105,7 +105,7 @@ fn visit(table: u64, level: u32, is_writable: bool, leaf: &mut impl FnMut(u64)) 
         if level == 1 || next & (1 << 7) != 0 {
             leaf(next);
         } else {
-            visit(next, level - 1, is_writable, leaf);
+            visit(next, level - 1, leaf);
         }
     }
 }

@@ -62,10 +62,8 @@ impl File {
 fn physical_bytes(space: &AddressSpace, address: u64, bytes: &mut [u8]) {
     let physical = space.translate(address).unwrap().physical;
     let source = core::ptr::with_exposed_provenance::<u8>(usize::try_from(DIRECT_MAP + physical).unwrap());
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: the direct map shows the page, and the callers stay within it.
-        *byte = unsafe { source.add(at).read() };
-    }
+    // SAFETY: the direct map shows the page, and the callers stay within it.
+    bytes.copy_from_slice(unsafe { core::slice::from_raw_parts(source, bytes.len()) });
 }
 
 fn word(space: &AddressSpace, address: u64) -> u64 {
@@ -207,10 +205,15 @@ example_os::tests! { ();
     }
 
     fn finds_members_of_an_archive(_suite) {
-        let archive = b"07070100000000000081A4000000000000000000000001000000000000000300000000000000000000000000000000000000060000\
-0000./one\0abc\0070701000000000000000000000000000000000000000100000000000000000000000000000000000000000000000000000\
-00B00000000TRAILER!!!\0\0\0\0";
-        let archive = Archive::new(archive);
+        let mut bytes = [b'0'; 256];
+        bytes[..6].copy_from_slice(b"070701");
+        bytes[54..62].copy_from_slice(b"00000003");
+        bytes[94..102].copy_from_slice(b"00000006");
+        bytes[110..119].copy_from_slice(b"./one\0abc");
+        bytes[120..126].copy_from_slice(b"070701");
+        bytes[214..222].copy_from_slice(b"0000000b");
+        bytes[230..241].copy_from_slice(b"TRAILER!!!\0");
+        let archive = Archive::new(&bytes);
         assert_eq!(archive.find("one"), Ok(Some(&b"abc"[..])));
         assert_eq!(archive.find("two"), Ok(None));
     }

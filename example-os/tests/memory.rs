@@ -287,7 +287,7 @@ example_os::tests! { Machine;
     fn maps_kernel_stacks_above_an_unmapped_page(machine) {
         let first = KernelStack::new().unwrap();
         let second = KernelStack::new().unwrap();
-        assert!(first.top() % 16 == 0 && first.top() != second.top());
+        assert!(first.top().is_multiple_of(16) && first.top() != second.top());
         for stack in [&first, &second] {
             let lowest = core::ptr::with_exposed_provenance_mut::<u64>(
                 usize::try_from(stack.top() - 16 * 1024).unwrap(),

@@ -1,7 +1,7 @@
 //! Gates for the exceptions of boot, and of test images that install no entry paths: each ends the run with its vector
 //! and registers. Without them the first mistake would be a triple fault, which says nothing.
 
-use core::arch::naked_asm;
+use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
 
 use entry_core::segment::Selector;
@@ -36,7 +36,11 @@ struct Frame {
 
 /// Fills and loads the table. The kernel's own replaces it later.
 pub(super) fn install() {
-    let stubs = (early_stubs as *const ()).addr() as u64;
+    let stubs: u64;
+    // SAFETY: LEA only computes an address.
+    unsafe {
+        asm!("lea {}, [rip + {}]", out(reg) stubs, sym early_stubs, options(nomem, nostack, preserves_flags));
+    }
     // SAFETY: nobody else has a reference: this is boot, and `install` runs once.
     let gates = unsafe { &mut *GATES.0.get() };
     for (vector, gate) in (0..).zip(gates) {
