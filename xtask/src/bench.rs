@@ -116,7 +116,7 @@ impl Plan {
             });
         }
         if !ended.is_success() {
-            return Err(ended.error());
+            return Err(ended.error(self.verbose));
         }
         Ok((ended, figures))
     }

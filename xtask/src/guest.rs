@@ -290,14 +290,21 @@ impl Ended {
     }
 
     /// The error for a machine that should have ended in another way.
-    pub(crate) fn error(&self) -> Error {
+    ///
+    /// `seen` says that the guest's lines have been shown already, so that they are not shown again.
+    pub(crate) fn error(&self, seen: bool) -> Error {
         let remedy = match self.end {
             End::TimedOut => "raise --timeout if it only needs longer, or see its last lines above",
+            _ if seen => "see its last lines above",
             _ => "see its last lines above, or all of them with --verbose",
         };
         Error::Guest {
             what: self.trouble(),
-            tail: self.tail(),
+            tail: if seen && !self.lines.is_empty() {
+                Vec::new()
+            } else {
+                self.tail()
+            },
             remedy: remedy.to_owned(),
         }
     }

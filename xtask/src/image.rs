@@ -24,7 +24,7 @@ impl Image {
             action: "read",
             path: path.to_owned(),
             source,
-            remedy: "build it with `cargo xtask build`",
+            remedy: "give the path of a file that can be read",
         })?;
         Self::parse(&bytes).map_err(|why| Error::Invalid {
             field: "the program",

@@ -119,7 +119,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(time) = ended.until_user {
         eprintln!("first user instruction after {:.2} s", time.as_secs_f64());
     }
-    if ended.is_success() { Ok(()) } else { Err(ended.error()) }
+    if ended.is_success() {
+        Ok(())
+    } else {
+        Err(ended.error(true))
+    }
 }
 
 #[cfg(test)]

@@ -228,22 +228,24 @@ pub(crate) fn run(_: &Args) -> Result<()> {
     setup.talkative = true;
     let version = query("rustc", &["--version"]).unwrap_or_default();
     setup.found(&format!("{} (active)", version.trim()));
-    let mut failed = Vec::new();
+    let mut missing = 0;
     for need in Need::ALL {
         if let Err(error) = setup.require(need) {
-            println!("missing    {error}");
-            failed.push(error);
+            println!("error      {error}");
+            missing += 1;
         }
     }
-    let qemu = setup.require_qemu();
-    if let Err(error) = qemu {
-        println!("missing    {error}");
-        failed.push(error);
+    if let Err(error) = setup.require_qemu() {
+        println!("error      {error}");
+        missing += 1;
     }
-    match failed.into_iter().next() {
-        None => Ok(()),
-        Some(error) => Err(error),
+    if missing == 0 {
+        return Ok(());
     }
+    Err(Error::Verdict {
+        what: "the set-up is not complete".to_owned(),
+        remedy: "do what the lines that start with `error` say".to_owned(),
+    })
 }
 
 #[cfg(test)]

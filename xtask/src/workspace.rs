@@ -45,9 +45,9 @@ impl Workspace {
         if let Some(directory) = std::env::var_os("CARGO_MANIFEST_DIR") {
             command.manifest_path(Path::new(&directory).join("Cargo.toml"));
         }
-        let metadata = command.exec().map_err(|error| Error::Missing {
-            what: format!("a readable workspace ({})", first_line(&error.to_string())),
-            remedy: "run `cargo xtask` inside the repository".to_owned(),
+        let metadata = command.exec().map_err(|error| Error::Verdict {
+            what: format!("the workspace cannot be read: {}", first_line(&error.to_string())),
+            remedy: "run `cargo xtask` inside the repository, with cargo in PATH".to_owned(),
         })?;
         let root = metadata.workspace_root.clone().into_std_path_buf();
         let user_manifest = root.join("example-os/user/Cargo.toml");
@@ -132,7 +132,8 @@ pub(crate) fn prepare_file(path: &Path) -> Result<tempfile::NamedTempFile> {
     tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o666))
         .tempfile_in(directory)
-        .map_err(|source| not_written(path, source))
+        // The temporary name in the original error would only confuse.
+        .map_err(|source| not_written(path, source.kind().into()))
 }
 
 fn not_written(path: &Path, source: std::io::Error) -> Error {
