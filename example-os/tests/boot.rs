@@ -35,6 +35,11 @@ example_os::tests! { ();
         }
     }
 
+    fn keeps_floating_point_away(_suite) {
+        assert!(Cr0::read().contains(Cr0Flags::EMULATE_COPROCESSOR));
+        assert!(!Cr4::read().contains(Cr4Flags::OSFXSR));
+    }
+
     fn has_no_ldt(_suite) {
         let selector: u16;
         // SAFETY: SLDT only stores LDTR's selector.

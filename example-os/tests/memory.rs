@@ -225,6 +225,26 @@ example_os::tests! { Machine;
         machine.assert_no_leak();
     }
 
+    fn forgets_unmapped_pages(machine) {
+        let mut space = machine.space();
+        for pages in [1, 32, 33, 600] {
+            let at = space.mmap(0, pages * PAGE_SIZE, RW, Placement::Hint).unwrap();
+            // SAFETY: the space outlives the accesses, and the kernel's tables are loaded before it is dropped.
+            unsafe { space.activate() };
+            let last = at + (pages - 1) * PAGE_SIZE;
+            space.write(last, b"old").unwrap();
+            assert_eq!(user::read_user_u64(last), Ok(0x64_6c6f));
+            space.munmap(at, pages * PAGE_SIZE).unwrap();
+            space.mmap(at, pages * PAGE_SIZE, RW, Placement::Fixed).unwrap();
+            space.resolve_fault(last, READ).unwrap();
+            assert_eq!(user::read_user_u64(last), Ok(0), "{pages} pages");
+            space.munmap(at, pages * PAGE_SIZE).unwrap();
+            example_os::memory::activate_kernel();
+        }
+        drop(space);
+        machine.assert_no_leak();
+    }
+
     fn forks_into_frames_of_its_own(machine) {
         let mut parent = machine.space();
         let at = parent.mmap(0, 3 * PAGE_SIZE, RW, Placement::Hint).unwrap();
@@ -253,7 +273,7 @@ example_os::tests! { Machine;
         let mut space = machine.space();
         let at = space.mmap(0, 2 * PAGE_SIZE, RW, Placement::Hint).unwrap();
         space.write(at + PAGE_SIZE - 20, &[0; 40]).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the space outlives the accesses, and the kernel's tables are loaded before it is dropped.
         unsafe { space.activate() };
         let pattern: [u8; 40] = core::array::from_fn(|index| u8::try_from(index).unwrap() + 1);
         for length in 0..=40 {

@@ -112,9 +112,11 @@ pub(super) fn init() -> Result<Features, BootError> {
     }
     // SAFETY: CPUID has NX, and no boot table has bit 63 set.
     unsafe { Efer::update(|efer| *efer |= EferFlags::NO_EXECUTE_ENABLE) };
-    // SAFETY: write protection binds the kernel to its own tables; the kernel has no floating-point code that EM could
-    // stop.
-    unsafe { Cr0::update(|cr0| cr0.insert(Cr0Flags::WRITE_PROTECT)) };
+    // Nobody saves floating-point registers: with EM, and CR4.OSFXSR clear, a program that uses them gets #NM or #UD
+    // instead of what another left there.
+    let no_floating_point = Cr0Flags::EMULATE_COPROCESSOR | Cr0Flags::MONITOR_COPROCESSOR | Cr0Flags::NUMERIC_ERROR;
+    // SAFETY: write protection binds the kernel to its own tables; the kernel has no floating-point code.
+    unsafe { Cr0::update(|cr0| cr0.insert(Cr0Flags::WRITE_PROTECT | no_floating_point)) };
     let mut wanted = Cr4Flags::empty();
     for (has, flag) in [
         (features.pge, Cr4Flags::PAGE_GLOBAL),

@@ -104,6 +104,17 @@ pub(super) unsafe fn write_cr3(root: u64) {
     unsafe { core::arch::asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
 }
 
+/// Makes this CPU forget the user half of the tables at `root`, if CR3 holds them. Kernel pages are global and stay.
+pub(super) fn drop_user_translations(root: u64) {
+    let current: u64;
+    // SAFETY: reading CR3 has no effect.
+    unsafe { core::arch::asm!("mov {}, cr3", out(reg) current, options(nomem, nostack, preserves_flags)) };
+    if current == root {
+        // SAFETY: it is the root that is loaded already.
+        unsafe { write_cr3(root) };
+    }
+}
+
 /// The rights of a kernel page: text executes, read-only data reads, everything else is written.
 fn image_flags(address: u64) -> Flags {
     let is_in = |start: *const u8, end: *const u8| (start.addr() as u64..end.addr() as u64).contains(&address);

@@ -158,7 +158,23 @@ impl AddressSpace {
     fn unmap(&mut self, range: PageRange) -> Result<(), MapError> {
         self.areas.remove(range)?;
         clear_range(self.root, 4, range.start(), range.end());
+        // The frames are free already, but nobody can take one before this CPU is done here.
+        self.drop_translations(range);
         Ok(())
+    }
+
+    /// Makes the CPU forget a range: page by page, or all of the user half when that is less work.
+    fn drop_translations(&self, range: PageRange) {
+        const FEW_PAGES: u64 = 32;
+        if range.end() - range.start() <= FEW_PAGES * PAGE_SIZE {
+            let mut address = range.start();
+            while address < range.end() {
+                drop_translation(address);
+                address += PAGE_SIZE;
+            }
+        } else {
+            kernel::drop_user_translations(self.cr3());
+        }
     }
 
     /// Changes what the process may do with a range that is mapped throughout.
@@ -370,7 +386,7 @@ const fn page(frame: Frame, protection: Protection, is_owned: bool) -> Entry {
 }
 
 /// Unmaps `start..end` in the table at `level` that covers it, and frees what it owned: frames, and tables that the
-/// range covers whole.
+/// range covers whole. The caller drops the translations, if the tables are in use.
 fn clear_range(table: Frame, level: u32, start: u64, end: u64) {
     let step = entry_bytes(level);
     let mut at = start & !(step - 1);
@@ -385,9 +401,8 @@ fn clear_range(table: Frame, level: u32, start: u64, end: u64) {
                 clear_range(entry.frame(), level - 1, start.max(at), end.min(above));
             }
             if is_whole {
-                // SAFETY: the entry maps nothing any more; the translation is dropped next.
+                // SAFETY: the entry maps nothing any more; the caller drops the translations.
                 unsafe { slot.write(Entry::EMPTY) };
-                drop_translation(at);
                 if level > 1 || entry.has(Flags::OWNED) {
                     // SAFETY: the frame came from the allocator for this entry, which was the only one to name it.
                     unsafe { frame::free(entry.frame()) };
