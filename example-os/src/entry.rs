@@ -150,7 +150,7 @@ unsafe impl Kernel for OsKernel {
 /// A maskable interrupt, whatever it interrupted. In the kernel nothing is switched: the flag that is set here is seen
 /// at the next return to user mode.
 #[inline(always)]
-fn interrupt(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+fn interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     match frame.vector() {
         TIMER_VECTOR => {
             apic::eoi();
@@ -160,7 +160,7 @@ fn interrupt(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
         }
         apic::SPURIOUS_VECTOR => {}
         vector if LEGACY_SPURIOUS.contains(&vector) => {}
-        _ => exception::unexpected(frame),
+        _ => exception::stray_interrupt(frame),
     }
     irq
 }
@@ -182,7 +182,7 @@ impl SyscallEntry {
         Self(stubs::<K>().syscall)
     }
 
-    /// The value for IA32_LSTAR.
+    /// The value for `IA32_LSTAR`.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.0
@@ -196,6 +196,11 @@ fn stubs<K: Kernel>() -> StubTable {
     } else {
         StubTable::of::<K, Baseline>()
     }
+}
+
+/// The address of the first of the 256 slots that the IDT points at.
+pub(crate) fn vector_stubs() -> u64 {
+    stubs::<OsKernel>().vectors
 }
 
 /// A frame for the first entry of a program.
@@ -244,7 +249,7 @@ unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
 /// SYSCALL from 32-bit code, where the CPU has it: there are no 32-bit programs, but a 64-bit one can jump to a 32-bit
 /// segment. Answers ENOSYS without entering the kernel any further.
 ///
-/// **Reached by** SYSCALL in compatibility mode, through IA32_CSTAR.
+/// **Reached by** SYSCALL in compatibility mode, through `IA32_CSTAR`.
 ///
 /// **Windows**: user GS and user RSP throughout.
 #[unsafe(naked)]
@@ -354,9 +359,11 @@ fn set_bases(cpu: &'static PerCpu) {
 }
 
 fn set_registers(cpu: &'static PerCpu) -> Installed {
+    #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
+    let refuse = refuse_syscall32 as *const () as u64;
     let entries = EntryPoints {
         syscall: Some(SyscallEntry::normal().address()),
-        syscall32: Some(refuse_syscall32 as *const () as u64),
+        syscall32: Some(refuse),
         ..EntryPoints::default()
     };
     let plan = SyscallPlan::new(

@@ -5,6 +5,9 @@
 //! | [`boot`] | from the loader to Rust: PVH and multiboot2, long mode, CPU set-up |
 //! | [`memory`] | frames, page tables, address spaces, copies from and to user memory |
 //! | [`elf`], [`archive`] | user programs: loading them, finding them |
+//! | [`entry`] | the kernel behind the entry stubs: tables, registers, what each event leads to |
+//! | [`process`] | processes, scheduler, context switch, pipes, signals |
+//! | [`syscall`], [`experiment`] | system calls; the control call of the benchmarks |
 //! | [`device`] | serial line, local APIC, end of the run |
 //! | [`mod@panic`], [`harness`] | how a run ends badly; in-kernel tests |
 //!

@@ -71,7 +71,9 @@ static PROCESSES: [Process; MAX_PROCESSES] = {
     let mut table = [const { Process::new(0) }; MAX_PROCESSES];
     let mut slot = 0;
     while slot < MAX_PROCESSES {
-        table[slot].slot = slot as u8;
+        #[expect(clippy::cast_possible_truncation, reason = "there are 64 slots")]
+        let number = slot as u8;
+        table[slot].slot = number;
         slot += 1;
     }
     table

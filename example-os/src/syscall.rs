@@ -16,6 +16,7 @@ use core::fmt;
 use entry_core::{EntryKind, IrqOn, TrapFrame};
 
 use crate::experiment;
+use crate::memory::layout::index;
 
 /// A Linux error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,9 +174,8 @@ pub fn dispatch(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     if number >= TABLE_ENTRIES as u64 {
         return beyond_table(frame, number, irq);
     }
-    let index = clamp_under_speculation(number);
-    // The remainder costs nothing: the compiler sees that `index` could be anything, and masks it.
-    TABLE[index as usize % TABLE_ENTRIES](frame, irq)
+    // The remainder is free: the compiler can't know what the clamp left, and masks it.
+    TABLE[index(clamp_under_speculation(number)) % TABLE_ENTRIES](frame, irq)
 }
 
 /// Hides from the compiler that `number` is in range already, so that the mask which follows stays in the code: a CPU
@@ -207,6 +207,6 @@ fn beyond_table(frame: &TrapFrame, number: u64, irq: IrqOn) -> Outcome {
 }
 
 /// Every number that is not offered.
-fn unknown(_frame: &TrapFrame, irq: IrqOn) -> Outcome {
+const fn unknown(_frame: &TrapFrame, irq: IrqOn) -> Outcome {
     (Answer::error(Errno::ENOSYS), irq)
 }

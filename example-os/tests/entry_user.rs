@@ -21,7 +21,7 @@ use program::{Machine, STACK_TOP, program};
 /// A program did what it was to do.
 const FINE: WaitStatus = WaitStatus::exited(0);
 
-fn killed(signal: u8) -> WaitStatus {
+const fn killed(signal: u8) -> WaitStatus {
     WaitStatus::killed(Signal::new(signal).unwrap())
 }
 

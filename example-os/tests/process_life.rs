@@ -10,6 +10,8 @@
 #[path = "process/program.rs"]
 mod program;
 
+use example_os::device::apic;
+use example_os::entry::{PerCpu, TIMER_VECTOR};
 use example_os::memory::frame;
 use example_os::process::signal::Signal;
 use example_os::process::{self, Target, WaitStatus};
@@ -20,7 +22,7 @@ const SIGKILL: u8 = 9;
 const SIGPIPE: u8 = 13;
 const SIGWINCH: u8 = 28;
 
-fn killed(signal: u8) -> WaitStatus {
+const fn killed(signal: u8) -> WaitStatus {
     WaitStatus::killed(Signal::new(signal).unwrap())
 }
 
@@ -121,5 +123,55 @@ example_os::tests! { Machine;
             "xor edi, edi", "jmp 5f", "4:", "mov edi, 1", "5:", "mov eax, 60", "syscall", "ud2",
         );
         assert_eq!(machine.run(code), WaitStatus::exited(0));
+    }
+
+    fn program_that_never_yields_is_preempted(machine) {
+        // The child loops for ever; the parent lets it run three times, kills it, and exits with what wait4 says.
+        let code = program!(
+            "mov eax, 57", "syscall", "test eax, eax", "jz 5f", "mov ebx, eax", "mov ebp, 3",
+            "4:", "mov eax, 24", "syscall", "dec ebp", "jnz 4b",
+            "mov eax, 62", "mov edi, ebx", "mov esi, 9", "syscall",
+            "mov eax, 61", "mov edi, ebx", "mov esi, 0x500000", "xor edx, edx", "xor r10d, r10d", "syscall",
+            "mov edi, [0x500000]", "mov eax, 60", "syscall",
+            "5:", "jmp 5b",
+        );
+        apic::timer_periodic(TIMER_VECTOR, 1_000_000);
+        let status = machine.run(code);
+        apic::timer_stop();
+        assert_eq!(status, WaitStatus::exited(SIGKILL));
+    }
+
+    fn storm_of_timer_interrupts_corrupts_nothing(machine) {
+        // Twelve programs at once, each 2000 times: checks its PID, yields, passes a byte through a pipe of its own, maps a
+        // page, reads and writes it, unmaps it; and in the end checks the registers that must have survived all that.
+        let code = program!(
+            "mov eax, 39", "syscall", "mov r12, rax", "imul r13, r12, 0x1357", "imul r14, r12, 0x2468", "mov r15, rsp",
+            "mov eax, 22", "mov edi, 0x500000", "syscall", "mov ebp, 2000",
+            "4:",
+            "mov eax, 39", "syscall", "cmp rax, r12", "jne 5f",
+            "mov eax, 24", "syscall", "test rax, rax", "jnz 5f",
+            "mov [0x500010], r12b",
+            "mov eax, 1", "mov edi, [0x500004]", "mov esi, 0x500010", "mov edx, 1", "syscall", "cmp rax, 1", "jne 5f",
+            "xor eax, eax", "mov edi, [0x500000]", "mov esi, 0x500020", "mov edx, 1", "syscall", "cmp rax, 1", "jne 5f",
+            "cmp [0x500020], r12b", "jne 5f",
+            "mov eax, 9", "xor edi, edi", "mov esi, 4096", "mov edx, 3", "mov r10d, 0x22", "mov r8, -1", "xor r9d, r9d",
+            "syscall", "test rax, rax", "js 5f", "mov rbx, rax",
+            "cmp qword ptr [rbx + 8], 0", "jne 5f", "mov [rbx + 16], r13", "cmp [rbx + 16], r13", "jne 5f",
+            "mov eax, 11", "mov rdi, rbx", "mov esi, 4096", "syscall", "test rax, rax", "jnz 5f",
+            "dec ebp", "jnz 4b",
+            "imul rcx, r12, 0x1357", "cmp rcx, r13", "jne 5f", "imul rcx, r12, 0x2468", "cmp rcx, r14", "jne 5f",
+            "cmp rsp, r15", "jne 5f",
+            "xor edi, edi", "jmp 6f", "5:", "mov edi, 1", "6:", "mov eax, 60", "syscall", "ud2",
+        );
+        let free = frame::free_count();
+        let before = PerCpu::current(&machine.irq).ticks();
+        let pids: [u32; 12] = core::array::from_fn(|_| machine.start(code));
+        apic::timer_periodic(TIMER_VECTOR, 20_000);
+        for pid in pids {
+            assert_eq!(machine.finish(pid), Some(WaitStatus::exited(0)));
+        }
+        apic::timer_stop();
+        assert!(PerCpu::current(&machine.irq).ticks() - before > 100);
+        assert_eq!(frame::free_count(), free);
     }
 }

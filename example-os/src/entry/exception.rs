@@ -17,14 +17,16 @@ use crate::process::{self, WaitStatus, current};
 /// Length of UD2.
 const UD2_BYTES: u64 = 2;
 
-/// Looks at an exception in the kernel before the kernel does. Returns whether it has been dealt with.
+/// Looks at an event before the kernel does. Returns whether it has been dealt with.
 pub type KernelHook = fn(&mut TrapFrame) -> bool;
 
 /// The hook, or null.
 static KERNEL_HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets what sees exceptions in the kernel first, NMI, #MC, #DB and #DF included: a test takes its own exceptions so.
+/// Sets what sees first all exceptions in the kernel, all NMIs, #MC, #DB and #DF, and whatever the kernel has no answer to:
+/// exceptions that would end a program, interrupts of unknown vectors. A test takes its own events so.
 pub fn set_kernel_hook(hook: Option<KernelHook>) {
+    #[expect(clippy::fn_to_numeric_cast_any, reason = "an atomic holds pointers, not functions")]
     let address = hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ());
     KERNEL_HOOK.store(address, Ordering::Relaxed);
 }
@@ -96,7 +98,10 @@ fn fatal_page_fault(frame: &TrapFrame, address: u64, error: FaultError, irq: Irq
 
 #[cold]
 #[inline(never)]
-fn fatal(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+fn fatal(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    if is_handled_by_hook(frame) {
+        return irq;
+    }
     println!(
         "[fault] {}: {} in user mode\n{frame}",
         current(),
@@ -140,10 +145,19 @@ pub(super) fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     unexpected(frame)
 }
 
+/// An interrupt of a vector that no device was given.
+#[cold]
+#[inline(never)]
+pub(super) fn stray_interrupt(frame: &mut TrapFrame) {
+    if !is_handled_by_hook(frame) {
+        unexpected(frame)
+    }
+}
+
 /// Ends the machine: an event that this kernel has no answer to.
 #[cold]
 #[inline(never)]
-pub(super) fn unexpected(frame: &TrapFrame) -> ! {
+fn unexpected(frame: &TrapFrame) -> ! {
     let place = match windows::find(frame.rip()).map(|window| window.flags()) {
         Some(bits) if bits & flags::IRET != 0 => " at the IRET to user mode",
         Some(_) => " in a stub, under user GS or user RSP",

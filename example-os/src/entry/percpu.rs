@@ -60,6 +60,7 @@ impl PerCpu {
     /// Nobody has an [`IrqOff`] proof from an entry stub, and nobody calls this with another one, before
     /// [`install`](super::install) has set GS base.
     #[inline(always)]
+    #[must_use]
     pub fn current(irq: &IrqOff) -> &Self {
         // SAFETY: GS base is the address of a bound header since `install`.
         let header = unsafe { PerCpuHeader::current(irq) };
@@ -143,7 +144,7 @@ impl PerCpu {
         unsafe { self.task_state.set_rsp0(top) };
     }
 
-    /// Writes IA32_FS_BASE if it holds something else. `base` is a user address: [`crate::process::Context`] checks.
+    /// Writes `IA32_FS_BASE` if it holds something else. `base` is a user address: [`crate::process::Context`] checks.
     #[inline(always)]
     pub(crate) fn load_fs_base(&self, base: u64) {
         if self.fs_base.load(Ordering::Relaxed) != base {
@@ -153,7 +154,7 @@ impl PerCpu {
         }
     }
 
-    /// Writes IA32_KERNEL_GS_BASE, where the user's GS base is kept, if it holds something else.
+    /// Writes `IA32_KERNEL_GS_BASE`, where the user's GS base is kept, if it holds something else.
     #[inline(always)]
     pub(crate) fn load_user_gs_base(&self, base: u64) {
         if self.user_gs_base.load(Ordering::Relaxed) != base {
@@ -163,7 +164,7 @@ impl PerCpu {
         }
     }
 
-    /// Writes IA32_LSTAR if it holds something else. `entry` comes from a [`super::SyscallEntry`].
+    /// Writes `IA32_LSTAR` if it holds something else. `entry` comes from a [`super::SyscallEntry`].
     #[inline(always)]
     pub(crate) fn load_syscall_entry(&self, entry: u64) {
         if self.syscall_entry.load(Ordering::Relaxed) != entry {
@@ -173,7 +174,7 @@ impl PerCpu {
         }
     }
 
-    /// Notes what IA32_LSTAR holds.
+    /// Notes what `IA32_LSTAR` holds.
     pub(super) fn remember_syscall_entry(&self, entry: u64) {
         self.syscall_entry.store(entry, Ordering::Relaxed);
     }

@@ -19,7 +19,7 @@ pub struct Context {
     pub(super) stack_top: AtomicU64,
     pub(super) fs_base: AtomicU64,
     pub(super) gs_base: AtomicU64,
-    /// What IA32_LSTAR holds while the process runs: experiments replace it.
+    /// What `IA32_LSTAR` holds while the process runs: experiments replace it.
     pub(super) syscall_entry: AtomicU64,
 }
 

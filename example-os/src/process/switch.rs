@@ -61,7 +61,9 @@ pub(super) unsafe fn prepare_first_switch(
     let frame_address = top - size_of::<TrapFrame>() as u64;
     let rsp = frame_address - (SAVED_WORDS * 8) as u64;
     let mut words = [0; SAVED_WORDS];
-    words[SAVED_WORDS - 1] = resume as usize as u64;
+    #[expect(clippy::fn_to_numeric_cast_any, reason = "RET wants the address")]
+    let address = resume as *const () as u64;
+    words[SAVED_WORDS - 1] = address;
     // SAFETY: condition 1: the frame lies inside the stack, and 16-byte aligned, since its size is a multiple of 16.
     unsafe { (frame_address as *mut TrapFrame).write(frame.clone()) };
     // SAFETY: condition 1: the words lie inside the stack, below the frame; 176 + 56 bytes keep 8-byte alignment.

@@ -4,6 +4,7 @@ use entry_core::{IrqOff, IrqOn, TrapFrame};
 
 use super::{Errno, Outcome};
 use crate::device::serial;
+use crate::memory::layout::index;
 use crate::memory::user;
 use crate::process::current;
 use crate::process::descriptor::File;
@@ -39,7 +40,7 @@ fn read_off(descriptor: u64, buffer: u64, length: u64, irq: &mut IrqOff) -> Resu
     match lookup(descriptor, irq)? {
         File::Console => Ok(0),
         File::Pipe(pipe, End::Reader) => pipe
-            .read(buffer, length.min(MAX_LENGTH) as usize, irq)
+            .read(buffer, index(length.min(MAX_LENGTH)), irq)
             .map(|done| done as u64),
         File::Pipe(_, End::Writer) => Err(Errno::EBADF),
     }
@@ -61,7 +62,7 @@ pub(super) fn write(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 fn write_off(file: Result<File, Errno>, buffer: u64, length: u64, irq: &mut IrqOff) -> Result<u64, Errno> {
     match file? {
         File::Pipe(pipe, End::Writer) => pipe
-            .write(buffer, length.min(MAX_LENGTH) as usize, irq)
+            .write(buffer, index(length.min(MAX_LENGTH)), irq)
             .map(|done| done as u64),
         File::Pipe(_, End::Reader) | File::Console => Err(Errno::EBADF),
     }
@@ -75,7 +76,7 @@ fn write_console(buffer: u64, length: u64) -> Result<u64, Errno> {
     let mut done = 0;
     while done < length {
         let step = (length - done).min(piece.len() as u64);
-        let bytes = piece.get_mut(..step as usize).ok_or(Errno::EFAULT)?;
+        let bytes = piece.get_mut(..index(step)).ok_or(Errno::EFAULT)?;
         if user::copy_from_user(bytes, buffer.wrapping_add(done)).is_err() {
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }

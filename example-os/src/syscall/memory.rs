@@ -11,7 +11,6 @@ const MAP_TYPE: u64 = 0x0f;
 const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const PROT_MASK: u64 = 7;
 
 /// `mmap(hint, length, protection, flags, descriptor, offset)`
 ///
@@ -28,10 +27,10 @@ fn mmap_off(hint: u64, length: u64, protection: u64, flags: u64, irq: &IrqOff) -
     if flags & MAP_ANONYMOUS == 0 {
         return Err(Errno::ENODEV);
     }
-    if flags & MAP_TYPE != MAP_PRIVATE || protection & !PROT_MASK != 0 {
+    let protection = u8::try_from(protection).ok().and_then(Protection::from_bits);
+    let Some(protection) = protection.filter(|_| flags & MAP_TYPE == MAP_PRIVATE) else {
         return Err(Errno::EINVAL);
-    }
-    let protection = Protection::from_bits_truncate(protection as u8 as _);
+    };
     let placement = if flags & MAP_FIXED_NOREPLACE != 0 {
         Placement::FixedNoReplace
     } else if flags & MAP_FIXED != 0 {
