@@ -14,8 +14,8 @@ use crate::memory::{AddressSpace, OutOfMemory};
 use crate::syscall::Errno;
 use crate::{elf, println};
 
-/// Arguments that the first process can get, its name included.
-const MAX_ARGUMENTS: usize = 16;
+/// Arguments that the first process can get besides its name.
+const MAX_ARGUMENTS: usize = 32;
 
 /// Why the first process could not be made.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl fmt::Display for SpawnError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Archive(error) => write!(f, "boot archive: {error}"),
-            Self::NotFound(path) => write!(f, "{path} is not in the boot archive"),
+            Self::NotFound(path) => write!(f, "the boot archive has no bin/{path}"),
             Self::TooManyArguments(count) => write!(f, "{count} arguments, at most {MAX_ARGUMENTS} are passed on"),
             Self::Load(path, error) => write!(f, "{path}: {error}"),
             Self::Stack(error) => write!(f, "first stack: {error}"),
@@ -65,15 +65,15 @@ pub fn spawn_init<'a>(command_line: &'a str, archive: &Archive) -> Result<(), Sp
     let file = join_path(&mut path, name).and_then(|path| archive.find(path).transpose());
     let file = file.ok_or(SpawnError::NotFound(name))?.map_err(SpawnError::Archive)?;
 
-    let mut vector = [name.as_bytes(); MAX_ARGUMENTS];
-    let count = 1 + arguments.split_whitespace().count();
+    let mut vector = [name.as_bytes(); 1 + MAX_ARGUMENTS];
+    let count = arguments.split_whitespace().count();
     if count > MAX_ARGUMENTS {
-        return Err(SpawnError::TooManyArguments(count - 1));
+        return Err(SpawnError::TooManyArguments(count));
     }
     for (entry, argument) in vector.iter_mut().skip(1).zip(arguments.split_whitespace()) {
         *entry = argument.as_bytes();
     }
-    start_file(name, file, &vector[..count])
+    start_file(name, file, &vector[..=count])
 }
 
 /// Loads an ELF file as the first process.

@@ -97,7 +97,7 @@ fn next_after(slot: u8) -> &'static Process {
 
 /// Runs the next process; comes back when it is the caller's turn again.
 ///
-/// A caller that is to wait has called [`stop`] before; one that just yields has not.
+/// A caller that is to wait has called `stop` before; one that just yields has not.
 #[inline]
 pub fn schedule(irq: &mut IrqOff) {
     let cpu = PerCpu::current(irq);

@@ -47,14 +47,18 @@ impl Machine {
         space.mmap(page, PAGE, RX, Placement::Fixed).unwrap();
         space.write(address, code).unwrap();
         space.mmap(DATA, PAGE, RW, Placement::Fixed).unwrap();
-        space.mmap(STACK_TOP - STACK_BYTES, STACK_BYTES, RW, Placement::Fixed).unwrap();
+        space
+            .mmap(STACK_TOP - STACK_BYTES, STACK_BYTES, RW, Placement::Fixed)
+            .unwrap();
         process::start("test", space, frame, &self.irq).unwrap()
     }
 
     /// Lets processes run until none can, and says how `pid` ended; `None` if it waits for something.
     pub(crate) fn finish(&mut self, pid: u32) -> Option<WaitStatus> {
         scheduler::schedule(&mut self.irq);
-        process::wait(Children::One(pid), false, &mut self.irq).unwrap().map(|(_, status)| status)
+        process::wait(Children::One(pid), false, &mut self.irq)
+            .unwrap()
+            .map(|(_, status)| status)
     }
 
     /// Runs a program to its end.
