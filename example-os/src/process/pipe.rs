@@ -64,6 +64,7 @@ impl Pipe {
     }
 
     /// Takes bytes out to user memory until there are no more or `length` is reached.
+    #[inline(always)]
     fn take(&mut self, destination: u64, length: usize) -> Result<usize, Errno> {
         let mut done = 0;
         while done < length && self.filled() > 0 {
@@ -80,6 +81,7 @@ impl Pipe {
     }
 
     /// Puts bytes from user memory in until it is full or `length` is reached.
+    #[inline(always)]
     fn put(&mut self, source: u64, length: usize) -> Result<usize, Errno> {
         let mut done = 0;
         while done < length && self.filled() < CAPACITY {
@@ -152,6 +154,7 @@ impl PipeId {
     /// # Errors
     ///
     /// [`Errno::EFAULT`] for a bad destination, [`Errno::EINTR`] if the process is to end.
+    #[inline(always)]
     pub fn read(self, destination: u64, length: usize, irq: &mut IrqOff) -> Result<usize, Errno> {
         if length == 0 {
             return Ok(0);
@@ -164,6 +167,7 @@ impl PipeId {
         }
     }
 
+    #[inline(always)]
     fn try_read(
         self,
         destination: u64,
@@ -190,6 +194,7 @@ impl PipeId {
     ///
     /// [`Errno::EPIPE`] if nobody can read any more (SIGPIPE is raised too), [`Errno::EFAULT`] for a bad source,
     /// [`Errno::EINTR`] if the process is to end.
+    #[inline(always)]
     pub fn write(self, source: u64, length: usize, irq: &mut IrqOff) -> Result<usize, Errno> {
         let mut done = 0;
         while done < length {
@@ -204,6 +209,7 @@ impl PipeId {
         Ok(done)
     }
 
+    #[inline(always)]
     fn try_write(
         self,
         source: u64,
