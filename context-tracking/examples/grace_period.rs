@@ -8,7 +8,7 @@
 //! ```
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 use context_tracking::quiescence::{GracePeriod, Progress};
@@ -104,36 +104,43 @@ impl Object {
     }
 }
 
-/// Replaces an object `updates` times on one CPU while the other reads it in system calls. Returns how often it did.
+/// Replaces an object on one CPU while the other reads it in system calls, until each has done so `rounds` times at least.
+/// Returns the numbers of replacements and of reads.
 ///
 /// To be called once in a process: the CPUs are `static`.
-pub(crate) fn run(updates: u64) -> u64 {
+pub(crate) fn run(rounds: u64) -> (u64, u64) {
     let rcu = &Rcu::new(Object::new(0));
     let is_over = &AtomicBool::new(false);
+    let reads = &AtomicU64::new(0);
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
             boot(0);
-            let mut reads = 0;
             let mut newest = 0;
             while !is_over.load(Ordering::Relaxed) {
                 system_call(|ctx| {
                     let object = rcu.read(ctx.watching());
-                    for _ in 0..20 {
+                    for look in 0..20 {
+                        // The compiler may not remember the object from the look before.
+                        let object = std::hint::black_box(object);
                         assert_eq!(
                             object.complement, !object.generation,
                             "the object was freed under the reader"
                         );
+                        if look == 10 {
+                            thread::yield_now(); // give the writer a chance to be wrong
+                        }
                     }
                     assert!(object.generation >= newest, "an older object came back");
                     newest = object.generation;
                 });
-                reads += 1;
+                reads.fetch_add(1, Ordering::Relaxed);
             }
-            reads
         });
-        scope.spawn(move || {
+        let writer = scope.spawn(move || {
             boot(1);
-            for generation in 1..=updates {
+            let mut generation = 0;
+            while generation < rounds || (reads.load(Ordering::Relaxed) < rounds && !reader.is_finished()) {
+                generation += 1;
                 let mut old = system_call(|ctx| rcu.replace(ctx, Object::new(generation)));
                 // Whoever still read it would see this.
                 old.generation = 0;
@@ -141,13 +148,17 @@ pub(crate) fn run(updates: u64) -> u64 {
                 drop(std::hint::black_box(old));
             }
             is_over.store(true, Ordering::Relaxed);
+            reader.join().expect("the reader found a freed object");
+            generation
         });
-        reader.join().expect("the reader found a freed object")
+        (
+            writer.join().expect("the writer goes on"),
+            reads.load(Ordering::Relaxed),
+        )
     })
 }
 
 fn main() {
-    let updates = 20_000;
-    let reads = run(updates);
+    let (updates, reads) = run(20_000);
     println!("{updates} objects replaced and freed under {reads} reads, none of which took a lock");
 }
