@@ -47,16 +47,13 @@ fn canonical_halves_end_where_the_manual_says() {
 #[test]
 fn addresses_are_refused_and_never_changed() {
     for address in edges() {
-        match CanonicalAddress::new(address, Width::Bits48) {
-            Ok(taken) => assert_eq!(taken.get(), address),
-            Err(error) => assert_eq!(
-                error,
-                AddressError::NonCanonical {
-                    address,
-                    width: Width::Bits48
-                }
-            ),
-        }
+        let width = Width::Bits48;
+        let wanted = if sign_extended(address, 48) {
+            Ok(address)
+        } else {
+            Err(AddressError::NonCanonical { address, width })
+        };
+        assert_eq!(CanonicalAddress::new(address, width).map(CanonicalAddress::get), wanted);
     }
     assert_eq!(
         CanonicalAddress::new_non_null(0, Width::Bits48),
