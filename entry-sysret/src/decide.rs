@@ -311,22 +311,27 @@ pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &Rule
 
 /// Why neither way out is safe; `None` if IRET is.
 const fn refuse(words: &ExitWords, rules: &RuleSet) -> Option<Refusal> {
-    if words.kind.is_none() {
+    if guard!("unknown-entry-kind", words.kind.is_none()) {
         return Some(Refusal::UnknownEntryKind);
     }
-    if let Some(refusal) = refuse_code_segment(words.cs, rules) {
-        return Some(refusal);
-    }
-    if let Some(refusal) = refuse_stack_segment(words.ss, rules) {
-        return Some(refusal);
-    }
-    if let Some(refusal) = refuse_rip(words.rip, words.cs, rules) {
+    if let Some(refusal) = refuse_target(words.cs, words.ss, words.rip, rules) {
         return Some(refusal);
     }
     refuse_flags(words.rflags, rules)
 }
 
-pub(crate) const fn refuse_code_segment(cs: u64, rules: &RuleSet) -> Option<Refusal> {
+/// The part about CS, SS and RIP, which the builders ask too.
+pub(crate) const fn refuse_target(cs: u64, ss: u64, rip: u64, rules: &RuleSet) -> Option<Refusal> {
+    if let Some(refusal) = refuse_code_segment(cs, rules) {
+        return Some(refusal);
+    }
+    if let Some(refusal) = refuse_stack_segment(ss, rules) {
+        return Some(refusal);
+    }
+    refuse_rip(rip, cs, rules)
+}
+
+const fn refuse_code_segment(cs: u64, rules: &RuleSet) -> Option<Refusal> {
     if cs == rules.code64 || (rules.allows_code32() && cs == rules.code32) {
         return None;
     }
@@ -342,7 +347,7 @@ pub(crate) const fn refuse_code_segment(cs: u64, rules: &RuleSet) -> Option<Refu
     None
 }
 
-pub(crate) const fn refuse_stack_segment(ss: u64, rules: &RuleSet) -> Option<Refusal> {
+const fn refuse_stack_segment(ss: u64, rules: &RuleSet) -> Option<Refusal> {
     if ss == rules.data {
         return None;
     }
@@ -361,7 +366,7 @@ pub(crate) const fn refuse_stack_segment(ss: u64, rules: &RuleSet) -> Option<Ref
     None
 }
 
-pub(crate) const fn refuse_rip(rip: u64, cs: u64, rules: &RuleSet) -> Option<Refusal> {
+const fn refuse_rip(rip: u64, cs: u64, rules: &RuleSet) -> Option<Refusal> {
     if rules.allows_code32() && cs == rules.code32 {
         if guard!("rip-above-code32", rip > u32::MAX as u64) {
             return Some(Refusal::RipAboveCode32 { rip });
@@ -383,7 +388,7 @@ pub(crate) const fn refuse_rip(rip: u64, cs: u64, rules: &RuleSet) -> Option<Ref
     None
 }
 
-pub(crate) const fn refuse_flags(rflags: u64, rules: &RuleSet) -> Option<Refusal> {
+const fn refuse_flags(rflags: u64, rules: &RuleSet) -> Option<Refusal> {
     if guard!("virtual-8086", rflags & Rflags::VIRTUAL_8086.bits() != 0) {
         return Some(Refusal::Virtual8086 { rflags });
     }

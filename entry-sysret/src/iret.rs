@@ -13,7 +13,7 @@ use entry_core::TrapFrame;
 use entry_core::rflags::Rflags;
 use entry_core::segment::SegmentLayout;
 
-use crate::decide::{guard, refuse_code_segment, refuse_rip, refuse_stack_segment};
+use crate::decide::{guard, refuse_target};
 use crate::refusal::Refusal;
 use crate::rules::RuleSet;
 
@@ -93,7 +93,7 @@ pub(crate) const fn sanitised(wanted: u64, current: u64, rules: &RuleSet) -> u64
 /// The [`Refusal`] that the exit would meet: RIP, or 32-bit code where the rules don't allow it.
 pub const fn program_start(rules: &RuleSet, size: CodeSize, rip: u64, rsp: u64) -> Result<TrapFrame, Refusal> {
     let cs = size.selector(rules);
-    if let Some(refusal) = refuse_target(rules, cs, rip) {
+    if let Err(refusal) = check_target(rules, cs, rules.data, rip) {
         return Err(refusal);
     }
     let mut frame = TrapFrame::zeroed();
@@ -106,15 +106,14 @@ pub const fn program_start(rules: &RuleSet, size: CodeSize, rip: u64, rsp: u64) 
     Ok(frame)
 }
 
-pub(crate) const fn refuse_target(rules: &RuleSet, cs: u64, rip: u64) -> Option<Refusal> {
-    if let Some(refusal) = refuse_code_segment(cs, rules) {
-        return Some(refusal);
+/// What the exit would refuse about CS, SS and RIP, before anything is written.
+pub(crate) const fn check_target(rules: &RuleSet, cs: u64, ss: u64, rip: u64) -> Result<(), Refusal> {
+    if guard!("builder-target", true)
+        && let Some(refusal) = refuse_target(cs, ss, rip, rules)
+    {
+        return Err(refusal);
     }
-    if guard!("builder-rip", true) {
-        refuse_rip(rip, cs, rules)
-    } else {
-        None
-    }
+    Ok(())
 }
 
 /// The frame of a fork child: the parent's, with 0 in RAX and perhaps another stack.
@@ -218,10 +217,7 @@ pub const fn restore(frame: &mut TrapFrame, rules: &RuleSet, context: &SavedCont
     let rpl = if guard!("force-rpl", true) { 3 } else { 0 };
     let cs = context.cs as u64 | rpl;
     let ss = context.ss as u64 | rpl;
-    if let Some(refusal) = refuse_target(rules, cs, context.rip) {
-        return Err(refusal);
-    }
-    if let Some(refusal) = refuse_stack_segment(ss, rules) {
+    if let Err(refusal) = check_target(rules, cs, ss, context.rip) {
         return Err(refusal);
     }
     let rflags = sanitised(context.rflags, frame.rflags(), rules);

@@ -4,12 +4,12 @@
 //! hold these values, and then it leaves by the faster way; [`decide`](crate::decide()) finds them equal.
 
 use entry_core::TrapFrame;
+use entry_core::rflags::Rflags;
 
 use crate::decide::guard;
-use crate::iret::{CodeSize, SETTABLE, refuse_target, sanitised};
+use crate::iret::{CodeSize, SETTABLE, check_target, sanitised};
 use crate::refusal::Refusal;
 use crate::rules::RuleSet;
-use entry_core::rflags::Rflags;
 
 /// A user function that the kernel makes a thread run: a signal handler, an upcall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct UserCall {
 /// The [`Refusal`] that the exit would meet; `frame` is unchanged then.
 pub const fn call_user(frame: &mut TrapFrame, rules: &RuleSet, call: &UserCall) -> Result<(), Refusal> {
     let cs = call.size.selector(rules);
-    if let Some(refusal) = refuse_target(rules, cs, call.rip) {
+    if let Err(refusal) = check_target(rules, cs, rules.data, call.rip) {
         return Err(refusal);
     }
     let kept = SETTABLE & !Rflags::TRAP.union(Rflags::DIRECTION).union(Rflags::RESUME).bits();
