@@ -30,7 +30,7 @@ use x86_64::instructions::tables;
 use x86_64::structures::DescriptorTablePointer;
 use x86_64::structures::gdt::SegmentSelector;
 
-pub use self::exception::{KernelHook, set_kernel_hook};
+pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
 use crate::boot;
 use crate::device::apic;

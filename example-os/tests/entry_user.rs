@@ -116,7 +116,7 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(code), FINE);
     }
 
-    fn exit_refuses_a_return_address_beyond_user_space(machine) {
+    fn a_system_call_at_the_end_of_user_space_is_refused(machine) {
         // SYSCALL as the last two bytes below the limit: its return address is the limit itself.
         let address = USER_LIMIT - 2;
         let mut frame = entry::first_frame(address, STACK_TOP);
@@ -125,7 +125,7 @@ example_os::tests! { Machine;
         assert_eq!(machine.finish(pid), Some(killed(SIGSEGV)));
     }
 
-    fn exit_refuses_32_bit_code(machine) {
+    fn a_fault_of_32_bit_code_is_refused(machine) {
         // A fault that is answered: the program could go on but for its code segment.
         let code = program!(
             "lea rcx, [rip + 4f]", "mov [0x500000], ecx", "mov dword ptr [0x500004], 0x1b", "mov esi, 0x6f1000",

@@ -11,6 +11,7 @@ use entry_sysret::Refusal;
 use super::PerCpu;
 use crate::memory::{FaultError, user};
 use crate::println;
+use crate::process::lock::IrqLock;
 use crate::process::signal::Signal;
 use crate::process::{self, WaitStatus, current};
 
@@ -110,10 +111,20 @@ fn fatal(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     process::exit(WaitStatus::killed(Signal::of_exception(frame.vector())), irq)
 }
 
+/// What the exit last refused.
+static LAST_REFUSAL: IrqLock<Option<Refusal>> = IrqLock::new(None);
+
+/// Takes what the exit refused since the last call, the latest if there was more than one: for tests, which the end of
+/// the process tells only that something was.
+pub fn take_last_refusal(irq: &IrqOff) -> Option<Refusal> {
+    LAST_REFUSAL.lock(irq).take()
+}
+
 /// The exit decision refused a frame: something put a value there that no program can have.
 #[cold]
 #[inline(never)]
 pub(super) fn refused(frame: &TrapFrame, refusal: Refusal, irq: IrqOff) -> IrqOff {
+    *LAST_REFUSAL.lock(&irq) = Some(refusal);
     println!("[fault] {}: exit refused, {refusal:?}: {refusal}\n{frame}", current());
     process::exit(WaitStatus::killed(Signal::SIGSEGV), irq)
 }
