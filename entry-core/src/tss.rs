@@ -54,11 +54,11 @@ pub struct TaskStateSegment {
     iomap_base: u16,
 }
 
-const START: usize = offset_of!(TaskStateSegment, reserved0);
-const_assert_eq!(START, 4);
-const_assert_eq!(offset_of!(TaskStateSegment, rsp) - START, 4);
-const_assert_eq!(offset_of!(TaskStateSegment, ist) - START, 36);
-const_assert_eq!(offset_of!(TaskStateSegment, iomap_base) - START, 102);
+// The CPU's offsets, from `reserved0` on.
+const_assert_eq!(offset_of!(TaskStateSegment, reserved0), 4);
+const_assert_eq!(offset_of!(TaskStateSegment, rsp), 4 + 4);
+const_assert_eq!(offset_of!(TaskStateSegment, ist), 4 + 36);
+const_assert_eq!(offset_of!(TaskStateSegment, iomap_base), 4 + 102);
 
 impl TaskStateSegment {
     /// The limit for the descriptor: 104 bytes, less one.
