@@ -81,63 +81,75 @@ fn writer_with_snapshot(shared: &Shared) {
     }
 }
 
+/// Runs both on a thread each, in all interleavings. The main thread of the model only waits: what it does itself, loom
+/// explores less fully.
+fn race(shared: Arc<Shared>, reader: fn(&Shared), writer: fn(&Shared)) {
+    let other = Arc::clone(&shared);
+    let reader = thread::spawn(move || reader(&other));
+    let writer = thread::spawn(move || writer(&shared));
+    reader.join().unwrap();
+    writer.join().unwrap();
+}
+
+fn system_call(shared: &Shared) {
+    shared.word.add(delta::EXIT_USER);
+    shared.read();
+    shared.word.add(delta::ENTER_USER);
+}
+
+fn two_system_calls(shared: &Shared) {
+    system_call(shared);
+    system_call(shared);
+}
+
 #[test]
 fn grace_period_outlasts_two_system_calls() {
+    loom::model(|| race(Shared::new(), two_system_calls, writer_with_snapshot));
+}
+
+#[test]
+fn grace_period_outlasts_a_system_call_that_is_running() {
     loom::model(|| {
         let shared = Shared::new();
-        let reader = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || {
-                for _ in 0..2 {
-                    shared.word.add(delta::EXIT_USER);
-                    shared.read();
-                    shared.word.add(delta::ENTER_USER);
-                }
-            })
-        };
-        writer_with_snapshot(&shared);
-        reader.join().unwrap();
+        shared.word.add(delta::EXIT_USER);
+        race(
+            shared,
+            |shared| {
+                shared.read();
+                shared.word.add(delta::ENTER_USER);
+            },
+            writer_with_snapshot,
+        );
     });
 }
 
 #[test]
-fn grace_period_outlasts_an_nmi_from_user_mode() {
-    loom::model(|| {
-        let shared = Shared::new();
-        let reader = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || {
-                shared.word.add(delta::ENTER_NMI_QUIESCENT);
-                shared.read();
-                shared.word.add(delta::ENTER_NMI);
-                shared.read();
-                shared.word.add(delta::EXIT_NMI);
-                shared.word.add(delta::EXIT_NMI_QUIESCENT);
-            })
-        };
-        writer_with_snapshot(&shared);
-        reader.join().unwrap();
-    });
+fn grace_period_outlasts_nested_nmis_from_user_mode() {
+    fn reader(shared: &Shared) {
+        shared.word.add(delta::ENTER_NMI_QUIESCENT);
+        shared.word.add(delta::ENTER_NMI);
+        shared.read();
+        shared.word.add(delta::EXIT_NMI);
+        shared.read();
+        shared.word.add(delta::EXIT_NMI_QUIESCENT);
+    }
+    loom::model(|| race(Shared::new(), reader, writer_with_snapshot));
 }
 
 #[test]
-fn grace_period_outlasts_an_interrupt_in_idle_and_a_quiescent_moment() {
+fn grace_period_outlasts_an_interrupt_in_idle_and_ends_by_a_quiescent_moment() {
+    fn reader(shared: &Shared) {
+        shared.word.add(delta::EXIT_IDLE);
+        shared.read();
+        shared.word.add(delta::PASS);
+        shared.read();
+        shared.word.add(delta::ENTER_IDLE);
+    }
     loom::model(|| {
         let shared = Shared::new();
         shared.word.add(delta::EXIT_USER);
         shared.word.add(delta::ENTER_IDLE);
-        let reader = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || {
-                shared.word.add(delta::EXIT_IDLE);
-                shared.read();
-                shared.word.add(delta::PASS);
-                shared.read();
-                shared.word.add(delta::ENTER_IDLE);
-            })
-        };
-        writer_with_snapshot(&shared);
-        reader.join().unwrap();
+        race(shared, reader, writer_with_snapshot);
     });
 }
 
@@ -146,83 +158,55 @@ fn grace_period_outlasts_an_interrupt_in_idle_and_a_quiescent_moment() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn first_look_by_a_plain_load_frees_too_early() {
-    loom::model(|| {
-        let shared = Shared::new();
-        let reader = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || {
-                shared.word.add(delta::EXIT_USER);
-                shared.read();
-                shared.word.add(delta::ENTER_USER);
-            })
-        };
-        writer(&shared, |word| {
-            let now = word.load();
-            now.is_watching().then_some(now.counter())
-        });
-        reader.join().unwrap();
-    });
+    fn plain(word: &CpuWord) -> Option<u64> {
+        let now = word.load();
+        now.is_watching().then_some(now.counter())
+    }
+    loom::model(|| race(Shared::new(), system_call, |shared| writer(shared, plain)));
 }
 
 /// And that by a read-modify-write is right in the same frame, so the failure above is due to the load.
 #[test]
 fn first_look_by_a_read_modify_write_does_not() {
-    loom::model(|| {
-        let shared = Shared::new();
-        let reader = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || {
-                shared.word.add(delta::EXIT_USER);
-                shared.read();
-                shared.word.add(delta::ENTER_USER);
-            })
-        };
-        writer(&shared, |word| {
-            let now = word.load_ordered();
-            now.is_watching().then_some(now.counter())
-        });
-        reader.join().unwrap();
-    });
+    fn ordered(word: &CpuWord) -> Option<u64> {
+        let now = word.load_ordered();
+        now.is_watching().then_some(now.counter())
+    }
+    loom::model(|| race(Shared::new(), system_call, |shared| writer(shared, ordered)));
 }
 
 /// Poison may come from any CPU at any moment and disturbs nothing.
 #[test]
 fn poison_from_afar_leaves_state_and_counter_alone() {
     loom::model(|| {
-        let word = Arc::new(CpuWord::new());
-        let other = {
-            let word = Arc::clone(&word);
-            thread::spawn(move || word.poison())
-        };
-        word.add(delta::ENTER_USER);
-        word.add(delta::EXIT_USER);
-        other.join().unwrap();
-        let now = word.load();
-        assert!(now.is_poisoned() && now.is_watching());
-        assert_eq!((now.state(), now.nmi_depth(), now.counter()), (State::Kernel, 0, 3));
+        let shared = Shared::new();
+        race(Arc::clone(&shared), system_call, |shared| shared.word.poison());
+        let now = shared.word.load();
+        assert!(now.is_poisoned() && !now.is_watching());
+        assert_eq!((now.state(), now.nmi_depth(), now.counter()), (State::User, 0, 4));
     });
 }
 
-/// Totals read from afar are those of one moment: their sum is the time that passed.
+/// Totals read from afar are those of one moment.
 #[test]
 fn account_is_never_read_torn() {
     loom::model(|| {
         let account = Arc::new(TimeAccount::default());
-        let owner = {
-            let account = Arc::clone(&account);
-            thread::spawn(move || {
-                account.change(State::Kernel, State::User, 3);
-                account.change(State::User, State::Kernel, 7);
-            })
-        };
-        if let Some(times) = account.try_read(10) {
-            let allowed = [(0, 10), (7, 3), (4, 6)].map(|(user, system)| Times {
-                user,
-                system,
-                ..Times::default()
-            });
-            assert!(allowed.contains(&times), "{times:?}");
-        }
+        let other = Arc::clone(&account);
+        let owner = thread::spawn(move || {
+            other.change(State::Kernel, State::User, 3);
+        });
+        let reader = thread::spawn(move || {
+            if let Some(times) = account.try_read(10) {
+                let allowed = [(0, 10), (7, 3)].map(|(user, system)| Times {
+                    user,
+                    system,
+                    ..Times::default()
+                });
+                assert!(allowed.contains(&times), "{times:?}");
+            }
+        });
         owner.join().unwrap();
+        reader.join().unwrap();
     });
 }
