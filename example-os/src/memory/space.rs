@@ -123,7 +123,8 @@ impl AddressSpace {
     ///
     /// # Errors
     ///
-    /// [`MapError`].
+    /// [`MapError`]. With [`Placement::Fixed`], [`MapError::TooLow`] and [`MapError::TooManyAreas`] leave the range
+    /// unmapped.
     pub fn mmap(
         &mut self,
         address: u64,
