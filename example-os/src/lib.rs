@@ -25,4 +25,5 @@ pub mod lock;
 pub mod memory;
 pub mod panic;
 pub mod process;
+pub mod sweep;
 pub mod syscall;

@@ -8,25 +8,30 @@ use cpio::newc::Builder;
 const DIRECTORY: u32 = 0o040_755;
 /// A regular file that may be executed.
 const PROGRAM: u32 = 0o100_755;
+/// A regular file.
+const FILE: u32 = 0o100_644;
 
-/// Packs programs as `bin/NAME`.
+/// Packs programs as `bin/NAME`, and the boundaries of the image that is to have the archive as `etc/boundaries`.
 ///
 /// Owner, time and inode numbers do not depend on the host, so that the same programs give the same archive.
-pub(crate) fn pack<'a>(programs: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> io::Result<Vec<u8>> {
+pub(crate) fn pack<'a>(
+    programs: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    boundaries: Option<&str>,
+) -> io::Result<Vec<u8>> {
+    let mut members = vec![("bin".to_owned(), DIRECTORY, &[][..])];
+    for (name, contents) in programs {
+        members.push((format!("bin/{name}"), PROGRAM, contents));
+    }
+    if let Some(text) = boundaries {
+        members.push(("etc".to_owned(), DIRECTORY, &[][..]));
+        members.push(("etc/boundaries".to_owned(), FILE, text.as_bytes()));
+    }
     let mut out = Vec::new();
-    out = Builder::new("bin")
-        .ino(1)
-        .mode(DIRECTORY)
-        .nlink(2)
-        .write(out, 0)
-        .finish()?;
-    for (inode, (name, contents)) in (2..).zip(programs) {
+    for (inode, (name, mode, contents)) in (1..).zip(members) {
         let size = u32::try_from(contents.len())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name} exceeds 4 GiB")))?;
-        let mut writer = Builder::new(&format!("bin/{name}"))
-            .ino(inode)
-            .mode(PROGRAM)
-            .write(out, size);
+        let links = if mode == DIRECTORY { 2 } else { 1 };
+        let mut writer = Builder::new(&name).ino(inode).mode(mode).nlink(links).write(out, size);
         writer.write_all(contents)?;
         out = writer.finish()?;
     }
@@ -39,7 +44,7 @@ mod tests {
 
     #[test]
     fn carries_names_modes_and_contents() {
-        let archive = pack([("init", &b"abc"[..]), ("bench", &b"defgh"[..])]).unwrap();
+        let archive = pack([("init", &b"abc"[..]), ("bench", &b"defgh"[..])], Some("fn 1 a\n")).unwrap();
         let mut rest = &archive[..];
         let mut seen = Vec::new();
         loop {
@@ -59,15 +64,17 @@ mod tests {
                 ("bin".to_owned(), DIRECTORY, Vec::new()),
                 ("bin/init".to_owned(), PROGRAM, b"abc".to_vec()),
                 ("bin/bench".to_owned(), PROGRAM, b"defgh".to_vec()),
+                ("etc".to_owned(), DIRECTORY, Vec::new()),
+                ("etc/boundaries".to_owned(), FILE, b"fn 1 a\n".to_vec()),
             ]
         );
     }
 
     #[test]
     fn starts_with_the_newc_magic_and_is_the_same_each_time() {
-        let one = pack([("init", &b"abc"[..])]).unwrap();
+        let one = pack([("init", &b"abc"[..])], None).unwrap();
         assert_eq!(&one[..6], b"070701");
-        assert_eq!(one, pack([("init", &b"abc"[..])]).unwrap());
+        assert_eq!(one, pack([("init", &b"abc"[..])], None).unwrap());
         assert_eq!(one.len() % 4, 0);
     }
 }

@@ -7,6 +7,7 @@ use cargo_metadata::Message;
 use clap::ValueEnum;
 
 use crate::archive;
+use crate::boundaries;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::machine::check_path;
@@ -87,8 +88,8 @@ pub(crate) fn executables(messages: &[u8]) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// Writes the archive of these programs.
-pub(crate) fn write_archive(path: &Path, programs: &[(String, PathBuf)]) -> Result<()> {
+/// Writes the archive of these programs, with the boundaries of the image that gets it.
+pub(crate) fn write_archive(path: &Path, programs: &[(String, PathBuf)], image: &Path) -> Result<()> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File {
@@ -102,7 +103,9 @@ pub(crate) fn write_archive(path: &Path, programs: &[(String, PathBuf)]) -> Resu
     for (name, file) in programs {
         contents.push((name.as_str(), fs::read(file).map_err(failed("read", file))?));
     }
-    let archive = archive::pack(contents.iter().map(|(name, bytes)| (*name, &bytes[..])))
+    let boundaries = boundaries::list(&Image::read(image)?)?;
+    let programs = contents.iter().map(|(name, bytes)| (*name, &bytes[..]));
+    let archive = archive::pack(programs, Some(&boundaries))
         .map_err(failed("pack programs into", path))?;
     write_whole(path, &archive)
 }
@@ -129,7 +132,7 @@ pub(crate) fn build(workspace: &Workspace, setup: &mut Setup, profile: Profile) 
             remedy: format!("let the package have a binary named {KERNEL}"),
         })?;
     let archive = target.join(format!("programs-{}.cpio", profile.name()));
-    write_archive(&archive, &programs)?;
+    write_archive(&archive, &programs, &kernel)?;
     Ok(Built {
         kernel,
         programs,

@@ -79,6 +79,17 @@ impl Image {
         }
     }
 
+    /// An image of one function, with symbols of no size at its bounds.
+    #[cfg(test)]
+    pub(crate) fn of_function(start: u64, bytes: &[u8], name: &str, bounds: [&str; 2]) -> Self {
+        let size = bytes.len() as u64;
+        let [first, last] = bounds.map(str::to_owned);
+        Self {
+            code: vec![(start, bytes.to_vec())],
+            symbols: vec![(start, 0, first), (start, size, name.to_owned()), (start + size, 0, last)],
+        }
+    }
+
     /// The bytes from `address` to the end of its segment; `None` outside executable segments.
     pub(crate) fn bytes_at(&self, address: u64) -> Option<&[u8]> {
         self.code.iter().find_map(|(start, bytes)| {

@@ -2,6 +2,7 @@
 
 mod archive;
 mod bench;
+mod boundaries;
 mod boot_test;
 mod build;
 mod check;

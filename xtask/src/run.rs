@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         built.programs.retain(|(known, _)| *known != name);
         built.programs.push((name.clone(), path.to_owned()));
         built.archive = workspace.guest_target().join("programs-given.cpio");
-        write_archive(&built.archive, &built.programs)?;
+        write_archive(&built.archive, &built.programs, &built.kernel)?;
         name
     } else {
         args.program.clone()

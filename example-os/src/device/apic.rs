@@ -33,6 +33,7 @@ const MASKED: u32 = 1 << 16;
 const PERIODIC: u32 = 1 << 17;
 const DELIVERY_NMI: u32 = 4 << 8;
 const COMMAND_ASSERT: u32 = 1 << 14;
+const COMMAND_TO_SELF: u32 = 1 << 18;
 const DIVIDE_BY_1: u32 = 0b1011;
 
 const IA32_APIC_BASE: u32 = 0x1b;
@@ -138,6 +139,26 @@ pub fn send_nmi_to_self() {
     let id = register(ID).read();
     register(COMMAND_HIGH).write(id);
     register(COMMAND_LOW).write(COMMAND_ASSERT | DELIVERY_NMI);
+}
+
+/// Raises `vector` on this CPU, as a device would.
+pub fn send_to_self(vector: u8) {
+    register(COMMAND_LOW).write(COMMAND_TO_SELF | COMMAND_ASSERT | u32::from(vector));
+}
+
+/// Sends an NMI once, after `count` bus clocks. The manuals reserve this delivery mode for other sources than the timer;
+/// QEMU delivers it, Bochs does not.
+#[inline(always)]
+pub fn timer_nmi(count: u32) {
+    register(LVT_TIMER).write(DELIVERY_NMI);
+    register(INITIAL_COUNT).write(count);
+}
+
+/// Lets the timer count down from `count` without raising anything.
+#[inline(always)]
+pub fn timer_silent(count: u32) {
+    register(LVT_TIMER).write(MASKED);
+    register(INITIAL_COUNT).write(count);
 }
 
 /// What is left of the timer's count.

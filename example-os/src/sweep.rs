@@ -1,0 +1,315 @@
+//! An event at every instruction boundary of the entry and exit stubs.
+//!
+//! A *shot* enters a small program with all registers chosen, lets it cause an [`Event`], injects something else at one
+//! instruction boundary of the kernel's way in or out, and compares everything that the program can see afterwards. A
+//! *sweep* does that for all boundaries, all events, and user stack pointers and GS bases of every kind. What is tested
+//! are the stubs of the running image with [`OsKernel`](crate::entry::OsKernel) behind them: the harness adds a hook where
+//! the kernel has no answer, and nothing on its fast paths.
+//!
+//! | [`Injector`] | how the event comes to the boundary | proves |
+//! |---|---|---|
+//! | timer | APIC timer, count swept | nothing is let in where RSP or GS is the user's, and what is held back comes later |
+//! | timer-nmi | the same with delivery mode NMI: exact where the emulator delivers it (QEMU) | paranoid entry from anywhere |
+//! | nmi | sent by the handler of an instruction breakpoint while NMIs are blocked; its IRET lets it in | the same, anywhere |
+//! | debug | instruction breakpoint | the same for #DB |
+//!
+//! The counts of the first two are instructions, so the machine's clock has to count those: QEMU with `-icount shift=0`,
+//! or Bochs. The list of boundaries comes from the archive ([`Listing`]); coverage is reported for each stub.
+//!
+//! What a sweep can't show: races of two CPUs, and places nobody aims at (those are for storms under real time).
+
+mod handler;
+mod launch;
+pub mod listing;
+mod registers;
+pub mod stub;
+mod victim;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use entry_core::IrqOff;
+use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register};
+
+use self::handler::{Phase, SHARED, TIMER_VECTOR};
+pub use self::listing::Listing;
+pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
+pub use self::victim::{Base, Event, Stack};
+use self::victim::{Start, VECTORS, Victim};
+use crate::archive::Archive;
+use crate::device::apic;
+use crate::entry::{self, SyscallEntry};
+use crate::lock::{Guard, Lock};
+use crate::println;
+
+/// Where the archive has the boundaries of this image.
+const BOUNDARIES: &str = "etc/boundaries";
+
+/// A count that never runs out in one shot.
+const SILENT_COUNT: u32 = 1_000_000;
+
+/// Corrupt shots that are described; the others are counted.
+const MOST_DESCRIBED: u32 = 8;
+
+/// What #DB itself executes in ring 0 before its handler. A breakpoint there would raise the next #DB on the same stack
+/// before the first had begun, for ever.
+pub const OWN_ENTRY: [Exception; 3] = {
+    const REASON: &str = "#DB's own way in and out: a breakpoint there would recur without end";
+    const PARANOID: Name<'static> = Name::Function("paranoid_common");
+    [
+        Exception { stub: Name::Slot(1), part: Part::All, reason: REASON },
+        Exception { stub: PARANOID, part: Part::Head(0), reason: REASON },
+        Exception { stub: PARANOID, part: Part::Taken(0), reason: REASON },
+    ]
+};
+
+/// The stubs: too large for a stack.
+static STUBS: Lock<Stubs> = Lock::new(Stubs::new());
+
+/// The harness. There is one, since there is one CPU.
+#[derive(Debug)]
+pub struct Sweep {
+    irq: IrqOff,
+    victim: Victim,
+    stubs: Guard<'static, Stubs>,
+    corrupt: u32,
+    shots: u32,
+}
+
+/// What is done to the victim in a shot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Injection {
+    /// Nothing.
+    None,
+    /// A timer interrupt after so many instructions.
+    Timer(u32),
+    /// An NMI after so many instructions.
+    TimerNmi(u32),
+    /// #DB at this address.
+    Debug(u64),
+    /// #DB and then an NMI at this address.
+    Nmi(u64),
+}
+
+/// What is the same for the shots of a sweep.
+#[derive(Clone, Copy, Debug)]
+struct Scene {
+    event: Event,
+    stack: Stack,
+    base: Base,
+}
+
+impl Sweep {
+    /// Makes the harness of a machine on which [`entry::install`] has just been called. It keeps the idle thread's
+    /// address space and stacks for itself, so nothing else can run afterwards.
+    ///
+    /// # Panics
+    ///
+    /// If the archive lacks the list of boundaries or has another image's, and if memory runs out.
+    #[must_use]
+    pub fn new(archive: &Archive<'static>, irq: IrqOff) -> Self {
+        let file = archive.find(BOUNDARIES).unwrap_or_else(|error| panic!("{error}"));
+        let file = file.unwrap_or_else(|| panic!("the archive has no {BOUNDARIES}"));
+        let text = str::from_utf8(file).unwrap_or_else(|error| panic!("{BOUNDARIES}: {error}"));
+        let listing = Listing::new(text);
+        let mut stubs = STUBS.lock();
+        stubs.add_function(&listing, SyscallEntry::normal().address());
+        for vector in VECTORS {
+            let slot_bytes = entry_core::vector::SLOT_BYTES;
+            let slot = entry::vector_stubs() + u64::from(vector) * slot_bytes;
+            stubs.add_slot(&listing, vector, slot, slot_bytes);
+        }
+        let victim = Victim::new(&irq);
+        entry::set_kernel_hook(Some(handler::handle));
+        Self { irq, victim, stubs, corrupt: 0, shots: 0 }
+    }
+
+    /// Whether this machine has what the injector needs.
+    #[must_use]
+    pub fn can_inject(&self, injector: Injector) -> bool {
+        injector != Injector::TimerNmi || can_timer_send_nmi()
+    }
+
+    /// Sweeps with one injector over all events, stacks and bases. Prints a line of coverage for each stub. Returns whether
+    /// every boundary was hit that is not excepted, no excepted one was, and no shot was corrupt.
+    #[must_use]
+    pub fn run(&mut self, injector: Injector, exceptions: &[Exception]) -> bool {
+        self.corrupt = 0;
+        self.shots = 0;
+        for event in Event::ALL {
+            for stack in Stack::ALL {
+                for base in Base::ALL {
+                    let is_first = stack == Stack::ALL[0] && base == Base::ALL[0];
+                    if is_first || !event.is_in_kernel() {
+                        self.sweep(injector, Scene { event, stack, base });
+                    }
+                }
+            }
+        }
+        println!("[sweep] injector={} shots={} corrupt={}", injector.name(), self.shots, self.corrupt);
+        self.stubs.report(injector, exceptions, self.corrupt) && self.corrupt == 0
+    }
+
+    fn sweep(&mut self, injector: Injector, scene: Scene) {
+        match injector {
+            Injector::Timer | Injector::TimerNmi => self.sweep_counts(injector, scene),
+            Injector::Nmi | Injector::Debug => self.sweep_boundaries(injector, scene),
+        }
+    }
+
+    /// One shot for each count from 1 to the length of the undisturbed victim.
+    fn sweep_counts(&mut self, injector: Injector, scene: Scene) {
+        self.shoot(scene, Injection::None);
+        let length = SILENT_COUNT - SHARED.remainder.load(Relaxed);
+        for count in 1..=length {
+            match injector {
+                Injector::Timer => self.shoot(scene, Injection::Timer(count)),
+                _ => self.shoot(scene, Injection::TimerNmi(count)),
+            }
+            let arrivals = if injector == Injector::Timer { &SHARED.timers } else { &SHARED.nmis };
+            if arrivals.count() > u32::from(injector == Injector::TimerNmi && scene.event == Event::UserNmi) {
+                self.stubs.hit(injector, arrivals.last());
+            }
+        }
+    }
+
+    /// One shot for each boundary of each stub.
+    fn sweep_boundaries(&mut self, injector: Injector, scene: Scene) {
+        // The event's #DB and the injected one would share a stack; and IRET into the victim would unblock NMIs.
+        if scene.event.is_debug() || (scene.event == Event::UserNmi && injector == Injector::Nmi) {
+            return;
+        }
+        for stub in 0..self.stubs.all().len() {
+            for index in 0..self.stubs.all()[stub].instructions().len() {
+                if self.stubs.all()[stub].is_part_of(index, &OWN_ENTRY) {
+                    continue;
+                }
+                let address = self.stubs.all()[stub].instructions()[index].address;
+                if injector == Injector::Debug {
+                    self.shoot(scene, Injection::Debug(address));
+                    if SHARED.breakpoints.count() > 0 {
+                        self.stubs.hit(injector, SHARED.breakpoints.last());
+                    }
+                } else {
+                    self.shoot(scene, Injection::Nmi(address));
+                    if SHARED.nmis.count() > 0 {
+                        self.stubs.hit(injector, SHARED.nmis.last());
+                    }
+                }
+            }
+        }
+    }
+
+    /// One shot.
+    fn shoot(&mut self, scene: Scene, injection: Injection) {
+        let Scene { event, stack, base } = scene;
+        let start = self.victim.start(event, stack, base, &self.irq);
+        let shared = &SHARED;
+        shared.clear();
+        shared.end.store(start.end, Relaxed);
+        shared.event.store(start.event, Relaxed);
+        shared.breaks_return.store(event == Event::BadIret, Relaxed);
+        let (target, sends_nmi) = match injection {
+            Injection::Debug(address) => (address, false),
+            Injection::Nmi(address) => (address, true),
+            _ => (0, false),
+        };
+        shared.target.store(target, Relaxed);
+        shared.sends_nmi.store(sends_nmi, Relaxed);
+        if sends_nmi || event == Event::UserNmi {
+            block_nmi();
+        }
+        if event == Event::UserNmi {
+            apic::send_nmi_to_self();
+        }
+        if let Some(vector) = event.pending_vector() {
+            apic::send_to_self(vector);
+        }
+        // SAFETY: 1. this is the kernel. 2. It is a user address. 3. The kernel does not use FS.
+        unsafe { FsBase::from_bits(start.fs_base).write(&mut Cpu) };
+        // SAFETY: 1. as above. 2. It is canonical. 3. It is the user's until SWAPGS.
+        unsafe { KernelGsBase::from_bits(start.gs_base).write(&mut Cpu) };
+        shared.arm_breakpoints();
+        shared.set_phase(Phase::Shot);
+        match injection {
+            Injection::Timer(count) => apic::timer_one_shot(TIMER_VECTOR, count),
+            Injection::TimerNmi(count) => apic::timer_nmi(count),
+            _ => apic::timer_silent(SILENT_COUNT),
+        }
+        // SAFETY: 1. Interrupts are off by `self.irq`, the victim's stacks were set and are not in use. 2. `start` made the
+        // frame for this event. 3. The hook ends the shot at the INT3 behind the event, and resumes whatever comes before.
+        unsafe { launch::launch(&raw const start.frame, shared.saved.as_ptr(), event.way()) };
+        // SAFETY: the shot is over and interrupts are expected: one that came too late for the victim.
+        unsafe { launch::let_interrupts_in() };
+        if sends_nmi {
+            // SAFETY: this is the kernel.
+            unsafe { launch::unblock_nmi() };
+        }
+        shared.set_phase(Phase::Idle);
+        self.shots += 1;
+        self.judge(scene, injection, &start);
+    }
+
+    /// Compares what the victim had at the end with what it was to have.
+    fn judge(&mut self, scene: Scene, injection: Injection, start: &Start) {
+        let shared = &SHARED;
+        let seen = shared.registers();
+        let is_good = seen == start.wanted;
+        let is_stack_good = start.is_stack_untouched();
+        let is_memory_good = scene.event != Event::PageFault
+            || self.victim.reset_demand_page(start.frame.rax().to_le_bytes()[0], &self.irq);
+        let timers = u32::from(matches!(injection, Injection::Timer(_)));
+        let are_timers_good = shared.timers.count() == timers;
+        // A maskable interrupt in a stub is one that was let in where RSP or GS may be the user's.
+        let is_place_good = timers == 0 || !self.stubs.contains(shared.timers.last());
+        let are_flags_good = shared.dirty.count() == 0;
+        let are_events_good = shared.events.count() == scene.event.arrivals()
+            && (scene.event != Event::UserNmi || shared.nmis.count() > 0)
+            && shared.returns.count() == u32::from(scene.event == Event::BadIret);
+        if is_good
+            && is_stack_good
+            && is_memory_good
+            && are_timers_good
+            && is_place_good
+            && are_flags_good
+            && are_events_good
+        {
+            return;
+        }
+        self.corrupt += 1;
+        if self.corrupt > MOST_DESCRIBED {
+            return;
+        }
+        println!("[sweep] corrupt: {scene:?} {injection:x?}:{}", seen.differences(&start.wanted));
+        println!(
+            "[sweep]   stack untouched {is_stack_good}, store seen {is_memory_good}, timer interrupts {} last at {:#x}, \
+             flags left on {:#x}, events {}, failed returns {}",
+            shared.timers.count(),
+            shared.timers.last(),
+            shared.dirty.last(),
+            shared.events.count(),
+            shared.returns.count(),
+        );
+    }
+}
+
+/// Takes an NMI and leaves its handler without IRET: from here on NMIs are blocked.
+fn block_nmi() {
+    SHARED.set_phase(Phase::Block);
+    // SAFETY: 1. The harness runs with interrupts off. 2. The phase makes the handler come back.
+    unsafe { launch::take_nmi(SHARED.saved.as_ptr()) };
+}
+
+/// Whether this machine's APIC timer can deliver NMIs.
+fn can_timer_send_nmi() -> bool {
+    /// More instructions than the NMI takes.
+    const PATIENCE: u32 = 1000;
+    SHARED.clear();
+    SHARED.set_phase(Phase::Shot);
+    apic::timer_nmi(PATIENCE / 10);
+    for _ in 0..PATIENCE {
+        core::hint::spin_loop();
+    }
+    apic::timer_stop();
+    SHARED.set_phase(Phase::Idle);
+    SHARED.nmis.count() == 1
+}

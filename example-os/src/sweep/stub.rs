@@ -1,0 +1,318 @@
+//! The stubs of the running kernel, and which of their boundaries an injector has hit.
+
+use core::fmt;
+
+use super::listing::{Flow, Instruction, Listing};
+use crate::println;
+
+/// Most instructions of one stub: a set of them is one `u128`.
+const MAX_INSTRUCTIONS: usize = 128;
+/// Most stubs.
+const MAX_STUBS: usize = 24;
+
+/// A set of instructions of one stub, by number.
+type Set = u128;
+
+/// What makes an event arrive at a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injector {
+    /// The APIC timer, raised after so many instructions; delivered there or, where interrupts are off, when they come on.
+    Timer,
+    /// The APIC timer with delivery mode NMI, after so many instructions: exact, on emulators that deliver it.
+    TimerNmi,
+    /// An NMI that has been pending since the handler of an instruction breakpoint sent it, NMIs being blocked, and that the
+    /// handler's IRET lets in.
+    Nmi,
+    /// An instruction breakpoint: #DB.
+    Debug,
+}
+
+impl Injector {
+    const ALL: [Self; 4] = [Self::Timer, Self::TimerNmi, Self::Nmi, Self::Debug];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Timer => "timer",
+            Self::TimerNmi => "timer-nmi",
+            Self::Nmi => "nmi",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+/// Some instructions of a stub, told by its control flow, so that no number changes with an instruction more or less.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// All of them.
+    All,
+    /// INT3 behind a jump.
+    Traps,
+    /// Up to and including the conditional branch of this number, from 0.
+    Head(usize),
+    /// What can be reached only when the branch of this number is taken.
+    Taken(usize),
+    /// What can be reached only when the branch of this number is not taken.
+    NotTaken(usize),
+}
+
+/// Instructions that an injector can't hit, with the reason. One that is hit all the same fails the test, so a row can't
+/// outlive its reason.
+#[derive(Clone, Copy, Debug)]
+pub struct Exception {
+    /// Stub.
+    pub stub: Name<'static>,
+    /// Instructions.
+    pub part: Part,
+    /// Reason.
+    pub reason: &'static str,
+}
+
+impl Exception {
+    fn is_about(&self, stub: Name<'_>) -> bool {
+        self.stub == Name::Any || self.stub == stub
+    }
+}
+
+/// The name of a stub: a function, or a slot of the vector stubs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name<'a> {
+    /// A function.
+    Function(&'a str),
+    /// The slot of this vector.
+    Slot(u8),
+    /// Any stub, in an [`Exception`].
+    Any,
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(name) => f.write_str(name),
+            Self::Slot(vector) => write!(f, "vector_stubs[{vector:#x}]"),
+            Self::Any => f.write_str("any"),
+        }
+    }
+}
+
+/// One stub.
+#[derive(Clone, Copy, Debug)]
+pub struct Stub {
+    /// Name.
+    pub name: Name<'static>,
+    instructions: [Instruction; MAX_INSTRUCTIONS],
+    count: usize,
+    hit: [Set; Injector::ALL.len()],
+}
+
+impl Stub {
+    const EMPTY: Self = Self {
+        name: Name::Any,
+        instructions: [Instruction { address: 0, bytes: 0, flow: Flow::Trap }; MAX_INSTRUCTIONS],
+        count: 0,
+        hit: [0; Injector::ALL.len()],
+    };
+
+    /// Its instructions.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions[..self.count]
+    }
+
+    fn index_of(&self, address: u64) -> Option<usize> {
+        self.instructions().iter().position(|instruction| instruction.address == address)
+    }
+
+    fn push(&mut self, instruction: Instruction) {
+        assert!(self.count < MAX_INSTRUCTIONS, "{} has too many instructions", self.name);
+        self.instructions[self.count] = instruction;
+        self.count += 1;
+    }
+
+    const fn all(&self) -> Set {
+        if self.count == MAX_INSTRUCTIONS { Set::MAX } else { (1 << self.count) - 1 }
+    }
+
+    /// Address of the conditional branch of this number.
+    fn branch(&self, number: usize) -> usize {
+        let mut branches = (0..self.count).filter(|&index| matches!(self.instructions[index].flow, Flow::Branch(_)));
+        branches.nth(number).unwrap_or_else(|| panic!("{} has no conditional branch {number}", self.name))
+    }
+
+    /// What can be reached from the first instruction without one way out of the branch at `index`.
+    fn reached_without(&self, index: usize, is_taken: bool) -> Set {
+        let mut seen: Set = 0;
+        let mut pending: Set = 1;
+        while pending != 0 {
+            let now = pending.trailing_zeros() as usize;
+            pending &= pending - 1;
+            seen |= 1 << now;
+            let next = (now + 1 < self.count).then_some(now + 1);
+            let (next, target) = match self.instructions[now].flow {
+                Flow::Next => (next, None),
+                Flow::Branch(target) if now == index => {
+                    if is_taken { (next, None) } else { (None, self.index_of(target)) }
+                }
+                Flow::Branch(target) => (next, self.index_of(target)),
+                Flow::Jump(target) => (None, self.index_of(target)),
+                Flow::End | Flow::Trap => (None, None),
+            };
+            for follower in [next, target].into_iter().flatten() {
+                pending |= (1 << follower) & !seen;
+            }
+        }
+        seen
+    }
+
+    fn traps(&self) -> Set {
+        let is_trap = |&index: &usize| self.instructions[index].flow == Flow::Trap;
+        (0..self.count).filter(is_trap).fold(0, |set, index| set | 1 << index)
+    }
+
+    /// Whether the instruction of this number is one of those that the rows name.
+    pub(super) fn is_part_of(&self, index: usize, rows: &[Exception]) -> bool {
+        self.parts(rows.iter()) >> index & 1 != 0
+    }
+
+    /// All that the rows which are about this stub name.
+    fn parts<'a>(&self, rows: impl Iterator<Item = &'a Exception>) -> Set {
+        let mine = rows.filter(|row| row.is_about(self.name));
+        mine.fold(0, |set, row| set | self.part(row.part))
+    }
+
+    fn part(&self, part: Part) -> Set {
+        match part {
+            Part::All => self.all(),
+            Part::Traps => self.traps(),
+            Part::Head(branch) => (2 << self.branch(branch)) - 1,
+            Part::Taken(branch) => self.all() & !self.traps() & !self.reached_without(self.branch(branch), true),
+            Part::NotTaken(branch) => self.all() & !self.traps() & !self.reached_without(self.branch(branch), false),
+        }
+    }
+}
+
+/// All stubs that the kernel's entry points lead to.
+#[derive(Debug)]
+pub struct Stubs {
+    stubs: [Stub; MAX_STUBS],
+    count: usize,
+}
+
+impl Stubs {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { stubs: [Stub::EMPTY; MAX_STUBS], count: 0 }
+    }
+
+    /// The stubs.
+    #[must_use]
+    pub fn all(&self) -> &[Stub] {
+        &self.stubs[..self.count]
+    }
+
+    /// Adds the slot of a vector and whatever it jumps to.
+    ///
+    /// # Panics
+    ///
+    /// If the listing has no instruction there: it is not that of this image.
+    pub fn add_slot(&mut self, listing: &Listing<'static>, vector: u8, address: u64, slot_bytes: u64) {
+        let function = function_at(listing, address);
+        let in_slot = |instruction: &Instruction| (address..address + slot_bytes).contains(&instruction.address);
+        self.add(listing, Name::Slot(vector), function.instructions().filter(in_slot));
+    }
+
+    /// Adds the function at an address and whatever it jumps to.
+    ///
+    /// # Panics
+    ///
+    /// As [`Stubs::add_slot`].
+    pub fn add_function(&mut self, listing: &Listing<'static>, address: u64) {
+        if self.find(address).is_none() {
+            let function = function_at(listing, address);
+            self.add(listing, Name::Function(function.name), function.instructions());
+        }
+    }
+
+    fn add(&mut self, listing: &Listing<'static>, name: Name<'static>, instructions: impl Iterator<Item = Instruction>) {
+        assert!(self.count < MAX_STUBS, "too many stubs");
+        let number = self.count;
+        self.count += 1;
+        self.stubs[number].name = name;
+        for instruction in instructions {
+            self.stubs[number].push(instruction);
+        }
+        for index in 0..self.stubs[number].count {
+            if let Flow::Jump(target) | Flow::Branch(target) = self.stubs[number].instructions[index].flow {
+                self.add_function(listing, target);
+            }
+        }
+    }
+
+    fn find(&self, address: u64) -> Option<(usize, usize)> {
+        let mut stubs = self.all().iter().enumerate();
+        stubs.find_map(|(number, stub)| Some((number, stub.index_of(address)?)))
+    }
+
+    /// Whether there is a boundary at `address`.
+    #[must_use]
+    pub fn contains(&self, address: u64) -> bool {
+        self.find(address).is_some()
+    }
+
+    /// Notes that an event arrived at `address`, if that is in a stub.
+    pub fn hit(&mut self, injector: Injector, address: u64) {
+        if let Some((number, index)) = self.find(address) {
+            self.stubs[number].hit[injector as usize] |= 1 << index;
+        }
+    }
+
+    /// Prints the coverage of an injector, a line for each stub, and what is wrong with it. Returns whether all is well:
+    /// every instruction is either hit or excepted, and none is both.
+    ///
+    /// # Panics
+    ///
+    /// If an exception names a branch that a stub does not have.
+    #[must_use]
+    pub fn report(&self, injector: Injector, exceptions: &[Exception], corrupt: u32) -> bool {
+        let mut is_good = true;
+        for stub in self.all() {
+            let hit = stub.hit[injector as usize];
+            let excepted = stub.parts(exceptions.iter());
+            let wanted = stub.all() & !excepted;
+            println!(
+                "[sweep] injector={} stub={} hit={} of={} excepted={} corrupt={corrupt}",
+                injector.name(),
+                stub.name,
+                (hit & wanted).count_ones(),
+                wanted.count_ones(),
+                excepted.count_ones(),
+            );
+            for (index, instruction) in stub.instructions().iter().enumerate() {
+                let bit = 1 << index;
+                let offset = instruction.address - stub.instructions[0].address;
+                if wanted & bit != 0 && hit & bit == 0 {
+                    println!("[sweep] {}+{offset:#x} was not hit and is not excepted", stub.name);
+                    is_good = false;
+                }
+                if hit & excepted & bit != 0 {
+                    let mut mine = exceptions.iter().filter(|row| row.is_about(stub.name));
+                    let row = mine.find(|row| stub.part(row.part) & bit != 0);
+                    let reason = row.map_or("", |row| row.reason);
+                    println!("[sweep] {}+{offset:#x} was hit although: {reason}", stub.name);
+                    is_good = false;
+                }
+            }
+        }
+        is_good
+    }
+}
+
+impl Default for Stubs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn function_at(listing: &Listing<'static>, address: u64) -> super::listing::Function<'static> {
+    let function = listing.function_at(address);
+    function.unwrap_or_else(|| panic!("etc/boundaries has no instruction at {address:#x}: is it of another image?"))
+}

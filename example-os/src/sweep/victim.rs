@@ -1,0 +1,450 @@
+//! The program whose registers must survive: an address space with one page of code, and what each event expects.
+
+use entry_core::rflags::Rflags;
+use entry_core::{IrqOff, Kernel, TrapFrame};
+use x86_64::instructions::tables::sgdt;
+
+use super::handler::EVENT_VECTOR;
+use super::launch::{Way, kernel_invalid_opcode, kernel_nothing};
+use super::registers::Registers;
+use crate::entry::{OsKernel, PerCpu, SyscallEntry};
+use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
+use crate::process::current;
+
+/// What the victim does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// SYSCALL: `getppid`.
+    Syscall,
+    /// INT 0x80 with a number that nothing answers to.
+    Int80,
+    /// UD2, skipped by the kernel.
+    InvalidOpcode,
+    /// INT3.
+    Breakpoint,
+    /// A store to a page that is not there yet.
+    PageFault,
+    /// A maskable interrupt that is pending when user mode is entered.
+    Interrupt,
+    /// An instruction breakpoint in user mode: a paranoid vector from user mode.
+    UserDebug,
+    /// An NMI that is pending when user mode is entered: the other one.
+    UserNmi,
+    /// SYSCALL with an instruction breakpoint at the stub's first instruction: a paranoid vector in ring 0, under user GS.
+    EntryDebug,
+    /// INT3, with the user's stack segment gone when the kernel returns: a fault of IRETQ.
+    BadIret,
+    /// UD2 in ring 0.
+    KernelInvalidOpcode,
+    /// A maskable interrupt in ring 0.
+    KernelInterrupt,
+    /// The vector of INT 0x80 in ring 0, as a device could send it.
+    KernelInt80,
+    /// An instruction breakpoint in ring 0, under kernel GS.
+    KernelDebug,
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Syscall,
+        Self::Int80,
+        Self::InvalidOpcode,
+        Self::Breakpoint,
+        Self::PageFault,
+        Self::Interrupt,
+        Self::UserDebug,
+        Self::UserNmi,
+        Self::EntryDebug,
+        Self::BadIret,
+        Self::KernelInvalidOpcode,
+        Self::KernelInterrupt,
+        Self::KernelInt80,
+        Self::KernelDebug,
+    ];
+
+    /// The instruction, in user mode.
+    const fn code(self) -> &'static [u8] {
+        match self {
+            Self::Syscall | Self::EntryDebug => &[0x0f, 0x05],
+            Self::Int80 => &[0xcd, 0x80],
+            Self::InvalidOpcode => &[0x0f, 0x0b],
+            Self::Breakpoint | Self::BadIret => &[0xcc],
+            // mov [rbx], al
+            Self::PageFault => &[0x88, 0x03],
+            // nop
+            _ => &[0x90],
+        }
+    }
+
+    /// Whether the victim runs in ring 0.
+    #[must_use]
+    pub const fn is_in_kernel(self) -> bool {
+        matches!(
+            self,
+            Self::KernelInvalidOpcode | Self::KernelInterrupt | Self::KernelInt80 | Self::KernelDebug
+        )
+    }
+
+    /// Whether it enters through #DB itself, so that no other #DB may come before its frame has left the stack that
+    /// both have.
+    #[must_use]
+    pub const fn is_debug(self) -> bool {
+        matches!(self, Self::UserDebug | Self::EntryDebug | Self::KernelDebug)
+    }
+
+    pub(super) const fn way(self) -> Way {
+        match self {
+            Self::UserNmi => Way::Iret,
+            _ if self.is_in_kernel() => Way::Kernel,
+            _ => Way::Sysret,
+        }
+    }
+
+    /// Vector of the interrupt that has to be pending, if any.
+    pub(super) const fn pending_vector(self) -> Option<u8> {
+        match self {
+            Self::Interrupt | Self::KernelInterrupt => Some(EVENT_VECTOR),
+            Self::KernelInt80 => Some(entry_core::stub::SYSTEM_CALL_VECTOR),
+            _ => None,
+        }
+    }
+
+    /// How many events the hook sees of it. System calls, page faults and skipped opcodes never come that far, and an NMI
+    /// is counted as such.
+    pub(super) const fn arrivals(self) -> u32 {
+        match self {
+            Self::Syscall | Self::Int80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
+            _ => 1,
+        }
+    }
+
+    /// Whether RCX and R11 are loaded by the victim's own code, since the way in can't.
+    const fn loads_rcx_and_r11(self) -> bool {
+        !matches!(self, Self::Interrupt | Self::UserNmi) && !self.is_in_kernel()
+    }
+}
+
+/// What the user's RSP is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// In a page that is mapped.
+    Good,
+    /// In a page that is not.
+    Unmapped,
+    /// In the kernel's memory.
+    Kernel,
+    /// Not canonical.
+    NonCanonical,
+}
+
+/// What the user's GS base is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// An address of the user half.
+    Harmless,
+    /// An address of the kernel half, where nothing is mapped.
+    KernelLooking,
+    /// The very address of the per-CPU structure.
+    Forged,
+}
+
+impl Stack {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Good, Self::Unmapped, Self::Kernel, Self::NonCanonical];
+}
+
+impl Base {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Harmless, Self::KernelLooking, Self::Forged];
+}
+
+const CODE: u64 = 0x1000_0000;
+/// Bytes of code for each event.
+const CODE_BYTES: usize = 64;
+const STACK: u64 = 0x2000_0000;
+const DEMAND: u64 = 0x3000_0000;
+/// A user address where nothing is ever mapped.
+const NOWHERE: u64 = 0x4000_0000;
+const FS_BASE: u64 = 0x5000_5000;
+const HARMLESS_GS: u64 = 0x6000_6000;
+/// In the hole between the direct map and the image.
+const KERNEL_GS: u64 = 0xffff_f000_1234_5000;
+const NON_CANONICAL: u64 = 0x8000_0000_0000_1000;
+
+/// RCX and R11 where the victim loads them.
+const RCX: u64 = 0xcccc_0c0c_cccc_0c0c;
+const R11: u64 = 0xbbbb_0b0b_bbbb_0b0b;
+
+/// All flags that a program can have set and that change nothing for it here: arithmetic, DF, NT, AC, ID; and IF.
+const FLAGS: u64 = Rflags::ALWAYS_ONE
+    .union(Rflags::ARITHMETIC)
+    .union(Rflags::INTERRUPT_ENABLE)
+    .union(Rflags::DIRECTION)
+    .union(Rflags::NESTED_TASK)
+    .union(Rflags::ALIGNMENT_CHECK)
+    .union(Rflags::IDENTIFICATION)
+    .bits();
+
+const GETPPID: u64 = 110;
+/// -ENOSYS.
+const NO_SUCH_CALL: u64 = 38_u64.wrapping_neg();
+
+/// Words around a stack pointer that must not change.
+const WATCHED: usize = 128;
+const PATTERN: u64 = 0x5eed_5eed_5eed_5eed;
+
+/// Kernel memory that a user RSP points into.
+#[repr(align(4096))]
+struct Decoy(core::cell::UnsafeCell<[u64; WATCHED]>);
+
+// SAFETY: read and written through raw pointers alone, by one CPU.
+unsafe impl Sync for Decoy {}
+
+static DECOY: Decoy = Decoy(core::cell::UnsafeCell::new([PATTERN; WATCHED]));
+
+/// The victim.
+#[derive(Debug)]
+pub(super) struct Victim {
+    /// The stack of entries from user mode.
+    _stack: KernelStack,
+    /// The stack of a victim in ring 0.
+    kernel_stack: KernelStack,
+    /// The page of [`STACK`], through the direct map.
+    user_stack: u64,
+}
+
+/// A launch: the frame to enter with and what is to be seen at the end.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) frame: TrapFrame,
+    pub(super) fs_base: u64,
+    pub(super) gs_base: u64,
+    /// Address of the event's instruction, for a breakpoint there.
+    pub(super) event: u64,
+    /// RIP of the INT3's frame.
+    pub(super) end: u64,
+    pub(super) wanted: Registers,
+    /// What must not change.
+    watched: Option<u64>,
+}
+
+/// Sets or clears the present bit of the user's data descriptor.
+pub(super) fn set_user_data_present(is_present: bool) {
+    const PRESENT: u64 = 1 << 47;
+    let selector = OsKernel::LAYOUT.user_data().bits();
+    let table = sgdt().base.as_u64();
+    let address = layout::index(table) + usize::from(selector & !7);
+    let descriptor = core::ptr::with_exposed_provenance_mut::<u64>(address);
+    // SAFETY: the GDT is a static of the kernel, in writable memory, and has the selectors of its layout.
+    let value = unsafe { descriptor.read_volatile() };
+    let value = if is_present { value | PRESENT } else { value & !PRESENT };
+    // SAFETY: as above; nobody else uses the table at this moment.
+    unsafe { descriptor.write_volatile(value) };
+}
+
+impl Victim {
+    /// Makes it the current process's program.
+    pub(super) fn new(irq: &IrqOff) -> Self {
+        let mut space = AddressSpace::new().expect("memory for the address space");
+        let mut map = |address, protection| {
+            let mapped = space.mmap(address, PAGE_SIZE, protection, Placement::FixedNoReplace);
+            mapped.expect("free address");
+        };
+        map(CODE, Protection::READ | Protection::EXECUTE);
+        map(STACK, Protection::READ | Protection::WRITE);
+        map(DEMAND, Protection::READ | Protection::WRITE);
+        for event in Event::ALL {
+            let mut code = [0xcc; CODE_BYTES];
+            let mut length = 0;
+            let mut append = |bytes: &[u8]| {
+                code[length..length + bytes.len()].copy_from_slice(bytes);
+                length += bytes.len();
+            };
+            if event.loads_rcx_and_r11() {
+                // movabs rcx, RCX; movabs r11, R11
+                append(&[0x48, 0xb9]);
+                append(&RCX.to_le_bytes());
+                append(&[0x49, 0xbb]);
+                append(&R11.to_le_bytes());
+            }
+            append(event.code());
+            space.write(code_address(event), &code).expect("the page is mapped");
+        }
+        let pattern = PATTERN.to_le_bytes();
+        for word in 0..PAGE_SIZE / 8 {
+            space.write(STACK + word * 8, &pattern).expect("the page is mapped");
+        }
+        let user_stack = DIRECT_MAP + space.translate(STACK).expect("the page was written").physical;
+        let stack = KernelStack::new().expect("memory for a stack");
+        let cpu = PerCpu::current(irq);
+        // SAFETY: 1. it is this CPU's. 2. The space maps the kernel, and lives in the idle thread's slot for good.
+        unsafe { cpu.load_cr3(space.cr3()) };
+        *current().space().lock(irq) = Some(space);
+        // SAFETY: 1. the stack is new, lives as long as the victim, and no other thread runs.
+        unsafe { cpu.set_kernel_stack(stack.top()) };
+        current().set_skips_invalid_opcode(true);
+        Self { _stack: stack, kernel_stack: KernelStack::new().expect("memory for a stack"), user_stack }
+    }
+
+    /// The frame for an event, and what is to follow from it.
+    pub(super) fn start(&self, event: Event, stack: Stack, base: Base, irq: &IrqOff) -> Start {
+        let mut frame = TrapFrame::zeroed();
+        let pattern = |number: u64| number * 0x0101_0101_0101_0101 ^ 0x8000_0000_8000_0000;
+        frame.set_rax(pattern(1));
+        frame.set_rbx(pattern(2));
+        frame.set_rcx(pattern(3));
+        frame.set_rdx(pattern(4));
+        frame.set_rsi(pattern(5));
+        frame.set_rdi(pattern(6));
+        frame.set_rbp(pattern(7));
+        frame.set_r8(pattern(8));
+        frame.set_r9(pattern(9));
+        frame.set_r10(pattern(10));
+        frame.set_r11(pattern(11));
+        frame.set_r12(pattern(12));
+        frame.set_r13(pattern(13));
+        frame.set_r14(pattern(14));
+        frame.set_r15(pattern(15));
+        frame.set_rflags(FLAGS);
+        let header = core::ptr::from_ref(PerCpu::current(irq)).addr() as u64;
+        let gs_base = match base {
+            Base::Harmless => HARMLESS_GS,
+            Base::KernelLooking => KERNEL_GS,
+            Base::Forged => header,
+        };
+        if event.is_in_kernel() {
+            return self.start_in_kernel(event, frame, gs_base, header);
+        }
+
+        let (rsp, watched) = match stack {
+            Stack::Good => (STACK + (WATCHED * 4) as u64, Some(self.user_stack)),
+            Stack::Unmapped => (NOWHERE, None),
+            Stack::Kernel => {
+                let decoy = DECOY.0.get().expose_provenance() as u64;
+                (decoy + (WATCHED * 4) as u64, Some(decoy))
+            }
+            Stack::NonCanonical => (NON_CANONICAL, None),
+        };
+        frame.set_rsp(rsp);
+        frame.set_rip(code_address(event));
+        frame.set_cs(OsKernel::LAYOUT.user_code64().bits().into());
+        frame.set_ss(OsKernel::LAYOUT.user_data().bits().into());
+        match event {
+            Event::Syscall | Event::EntryDebug => frame.set_rax(GETPPID),
+            Event::PageFault => frame.set_rbx(DEMAND),
+            _ => {}
+        }
+        let instruction = code_address(event) + if event.loads_rcx_and_r11() { 20 } else { 0 };
+        let after = instruction + event.code().len() as u64;
+
+        let mut last = frame.clone();
+        last.set_rip(after + 1);
+        if event.loads_rcx_and_r11() {
+            last.set_rcx(RCX);
+            last.set_r11(R11);
+        } else if event.way() == Way::Sysret {
+            last.set_rcx(frame.rip());
+            last.set_r11(FLAGS);
+        }
+        match event {
+            Event::Syscall | Event::EntryDebug => {
+                last.set_rax(current().parent().into());
+                last.set_rcx(after);
+                last.set_r11(FLAGS);
+            }
+            Event::Int80 => last.set_rax(NO_SUCH_CALL),
+            _ => {}
+        }
+        let event_address = match event {
+            Event::EntryDebug => SyscallEntry::normal().address(),
+            Event::UserDebug => instruction,
+            _ => 0,
+        };
+        Start {
+            wanted: Registers::new(&last, FS_BASE, header, gs_base),
+            frame,
+            fs_base: FS_BASE,
+            gs_base,
+            event: event_address,
+            end: after + 1,
+            watched,
+        }
+    }
+
+    fn start_in_kernel(&self, event: Event, mut frame: TrapFrame, gs_base: u64, header: u64) -> Start {
+        let flags = FLAGS & !Rflags::NESTED_TASK.bits();
+        let (code, length) = match event {
+            Event::KernelInvalidOpcode => (kernel_invalid_opcode as *const () as u64, 2),
+            _ => (kernel_nothing as *const () as u64, 1),
+        };
+        let top = self.kernel_stack.top() - 256;
+        let words = core::ptr::with_exposed_provenance_mut::<[u64; 2]>(layout::index(top - 16));
+        // SAFETY: the words lie in a stack that is the victim's own.
+        unsafe { words.write([flags, code]) };
+        frame.set_rsp(top - 16);
+        let mut last = frame.clone();
+        last.set_rsp(top);
+        last.set_rip(code + length + 1);
+        last.set_rflags(flags);
+        last.set_cs(OsKernel::LAYOUT.kernel_code().bits().into());
+        last.set_ss(OsKernel::LAYOUT.kernel_data().bits().into());
+        Start {
+            wanted: Registers::new(&last, FS_BASE, header, gs_base),
+            frame,
+            fs_base: FS_BASE,
+            gs_base,
+            event: if event == Event::KernelDebug { code } else { 0 },
+            end: code + length + 1,
+            watched: None,
+        }
+    }
+
+    /// Makes the page of [`Event::PageFault`] absent again. Returns whether the victim had written its byte there.
+    pub(super) fn reset_demand_page(&self, byte: u8, irq: &IrqOff) -> bool {
+        let mut guard = current().space().lock(irq);
+        let space = guard.as_mut().expect("the victim's space is in the idle thread's slot");
+        let mapping = space.translate(DEMAND);
+        let was_written = mapping.is_some_and(|mapping| {
+            let address = layout::index(DIRECT_MAP + mapping.physical);
+            // SAFETY: the direct map shows all of RAM.
+            unsafe { core::ptr::with_exposed_provenance::<u8>(address).read_volatile() == byte }
+        });
+        space.munmap(DEMAND, PAGE_SIZE).expect("the page's area is mapped");
+        let protection = Protection::READ | Protection::WRITE;
+        let mapped = space.mmap(DEMAND, PAGE_SIZE, protection, Placement::FixedNoReplace);
+        mapped.expect("the range was just unmapped");
+        was_written
+    }
+}
+
+impl Start {
+    /// Whether the memory that RSP points into is as it was.
+    pub(super) fn is_stack_untouched(&self) -> bool {
+        let Some(watched) = self.watched else { return true };
+        let words = core::ptr::with_exposed_provenance::<u64>(layout::index(watched));
+        (0..WATCHED).all(|index| {
+            // SAFETY: the decoy, or a page frame of the victim, has this many words.
+            let word = unsafe { words.add(index) };
+            // SAFETY: as above.
+            unsafe { word.read_volatile() == PATTERN }
+        })
+    }
+}
+
+const fn code_address(event: Event) -> u64 {
+    CODE + (event as usize * CODE_BYTES) as u64
+}
+
+/// The stubs of the vectors that the events and injectors go through.
+pub(super) const VECTORS: [u8; 9] = [
+    1,
+    2,
+    3,
+    6,
+    11,
+    14,
+    super::handler::TIMER_VECTOR,
+    EVENT_VECTOR,
+    entry_core::stub::SYSTEM_CALL_VECTOR,
+];
