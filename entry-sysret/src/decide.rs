@@ -275,7 +275,8 @@ pub const fn is_plain_sysret(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
     true
 }
 
-/// Whether a kind word is that of an entry through the IDT whose RCX and R11 are live: SYSRET is out of the question.
+/// Whether a kind word is that of an entry from user mode through the IDT whose RCX and R11 are live: SYSRET is out of the
+/// question.
 #[inline(always)]
 #[must_use]
 pub const fn is_live_event(kind_word: u64) -> bool {
@@ -452,7 +453,13 @@ impl ExitWords {
     const fn came_through_idt(&self) -> bool {
         matches!(
             self.kind,
-            Some(EntryKind::Int80 | EntryKind::Exception | EntryKind::Interrupt | EntryKind::Paranoid)
+            Some(
+                EntryKind::Int80
+                    | EntryKind::Exception
+                    | EntryKind::Interrupt
+                    | EntryKind::Paranoid
+                    | EntryKind::IretFault
+            )
         )
     }
 

@@ -11,7 +11,6 @@
 
 pub mod decide;
 pub mod exit;
-pub mod fixup;
 pub mod iret;
 pub mod refusal;
 pub mod rules;

@@ -15,7 +15,7 @@
 //!
 //! SYSRET takes RIP from RCX, RFLAGS from R11, and leaves RSP alone. All three are loaded from the words of the
 //! interrupt image that the decision examined, not from the RCX and R11 words, so no other path can make what is
-//! consumed differ from what was checked. CS and SS are constants of IA32_STAR: the frame's words are not consumed.
+//! consumed differ from what was checked. CS and SS are constants of `IA32_STAR`: the frame's words are not consumed.
 //!
 //! **Windows**: SYSRET: the user's RSP, then also the user's GS, up to the instruction itself. IRETQ: the user's GS for
 //! one instruction, which can fault; its record is how the fault is recognised.

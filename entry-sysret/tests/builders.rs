@@ -4,7 +4,6 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::kernel::Leave;
 use entry_core::segment::SegmentLayout;
 use entry_core::{EntryKind, TrapFrame};
-use entry_sysret::fixup::{IretImage, adopt, is_iret_fault};
 use entry_sysret::iret::{CodeSize, KernelThread, KernelThreadError, SavedContext, fork_child, program_start, restore};
 use entry_sysret::sysret::{UserCall, call_user, give_up_rcx_r11};
 use entry_sysret::{ExitWords, Refusal, RuleSet, decide};
@@ -40,7 +39,7 @@ const GOOD: SavedContext = SavedContext {
     ss: DATA,
 };
 
-fn decision(frame: &TrapFrame, rules: &RuleSet) -> Result<Leave, Refusal> {
+const fn decision(frame: &TrapFrame, rules: &RuleSet) -> Result<Leave, Refusal> {
     decide(&ExitWords::of(frame), rules)
 }
 
@@ -273,76 +272,6 @@ fn a_kernel_thread_needs_an_aligned_stack() {
         assert_eq!(error, KernelThreadError::BadStack { top });
     }
     assert!(KernelThread::new(&SegmentLayout::NATURAL, never, 0, 0xffff_8000_0000_0010).is_ok());
-}
-
-const IRET: u64 = 0xffff_ffff_8010_0234;
-
-/// The frame that a #GP at the IRETQ makes: registers are the program's.
-fn fault(vector: u8, rip: u64, cs: u64) -> TrapFrame {
-    let mut image: [u64; 22] = core::array::from_fn(|i| i as u64 + 1);
-    image[15] = EntryKind::Exception.word(vector);
-    image[17] = rip;
-    image[18] = cs;
-    image[19] = 0x1_0002;
-    image[20] = 0xffff_8000_0000_7fd8;
-    image[21] = 0x10;
-    // SAFETY: 22 words without padding or invalid patterns.
-    unsafe { core::mem::transmute::<[u64; 22], TrapFrame>(image) }
-}
-
-#[test]
-fn a_fault_of_iretq_is_known_by_its_address() {
-    assert!(is_iret_fault(&fault(13, IRET, 0x08), IRET));
-    assert!(!is_iret_fault(&fault(13, IRET - 1, 0x08), IRET));
-    assert!(!is_iret_fault(&fault(13, IRET + 2, 0x08), IRET));
-}
-
-#[test]
-fn a_fault_of_iretq_is_raised_in_ring_0() {
-    for cs in [0x09, 0x0a, 0x0b, 0x2b] {
-        assert!(!is_iret_fault(&fault(13, IRET, cs), IRET));
-    }
-}
-
-#[test]
-fn a_fault_of_iretq_has_one_of_four_vectors() {
-    for vector in 0..=255 {
-        assert_eq!(
-            is_iret_fault(&fault(vector, IRET, 0x08), IRET),
-            [11, 12, 13, 14].contains(&vector),
-            "{vector}"
-        );
-    }
-}
-
-#[test]
-fn a_fault_of_iretq_becomes_the_programs() {
-    let mut frame = fault(13, IRET, 0x08);
-    let before = SavedContext::of(&frame);
-    let image = IretImage {
-        rip: 0x8000_0000_0000,
-        cs: 0x2b,
-        rflags: 0x246,
-        rsp: 0x7fff_1000,
-        ss: 0x23,
-    };
-    adopt(&mut frame, &image);
-    let wanted = SavedContext {
-        rip: image.rip,
-        cs: 0x2b,
-        rflags: 0x246,
-        rsp: 0x7fff_1000,
-        ss: 0x23,
-        ..before
-    };
-    assert_eq!(SavedContext::of(&frame), wanted);
-    assert_eq!((frame.vector(), frame.error_code()), (13, 17));
-    assert!(frame.is_user());
-    // It is refused until the kernel has done something about it.
-    assert_eq!(
-        decision(&frame, &CLOSED),
-        Err(Refusal::NonCanonicalRip { rip: image.rip })
-    );
 }
 
 proptest! {

@@ -65,7 +65,7 @@ fn machines() -> Vec<(RuleSet, Machine)> {
     all
 }
 
-fn kind(entry: Entry) -> Option<EntryKind> {
+const fn kind(entry: Entry) -> Option<EntryKind> {
     match entry {
         Entry::Syscall64 => Some(EntryKind::Syscall64),
         Entry::Syscall32 => Some(EntryKind::Syscall32),
@@ -76,11 +76,12 @@ fn kind(entry: Entry) -> Option<EntryKind> {
         Entry::Interrupt => Some(EntryKind::Interrupt),
         Entry::NmiOrSuch => Some(EntryKind::Paranoid),
         Entry::Built => Some(EntryKind::Built),
+        Entry::IretFault => Some(EntryKind::IretFault),
         Entry::Unknown => None,
     }
 }
 
-fn words(q: &Question) -> ExitWords {
+const fn words(q: &Question) -> ExitWords {
     ExitWords {
         kind: kind(q.entry),
         is_modified: q.modified,
@@ -162,7 +163,7 @@ fn bit_of_reason(reason: IretReason) -> u32 {
     }
 }
 
-fn question(entry: Entry, m: &Machine) -> Question {
+const fn question(entry: Entry, m: &Machine) -> Question {
     Question {
         entry,
         modified: false,

@@ -18,10 +18,11 @@ pub(crate) enum Entry {
     Interrupt,
     NmiOrSuch,
     Built,
+    IretFault,
     Unknown,
 }
 
-pub(crate) const ENTRIES: [Entry; 10] = [
+pub(crate) const ENTRIES: [Entry; 11] = [
     Entry::Syscall64,
     Entry::Syscall32,
     Entry::Sysenter32,
@@ -31,6 +32,7 @@ pub(crate) const ENTRIES: [Entry; 10] = [
     Entry::Interrupt,
     Entry::NmiOrSuch,
     Entry::Built,
+    Entry::IretFault,
     Entry::Unknown,
 ];
 
@@ -92,7 +94,7 @@ pub(crate) mod reason {
     pub(crate) const NULL_STACK_SEGMENT: u32 = 1 << 4;
 }
 
-fn bit(word: u64, number: u32) -> bool {
+const fn bit(word: u64, number: u32) -> bool {
     (word >> number) % 2 == 1
 }
 
@@ -155,7 +157,7 @@ pub(crate) fn reasons(q: &Question, m: &Machine) -> u32 {
 
     let by_gate = matches!(
         q.entry,
-        Entry::Int80 | Entry::Exception | Entry::Interrupt | Entry::NmiOrSuch
+        Entry::Int80 | Entry::Exception | Entry::Interrupt | Entry::NmiOrSuch | Entry::IretFault
     );
     let destroyed_by_instruction = matches!(q.entry, Entry::Syscall64 | Entry::Syscall32) && !q.modified;
     let cannot_tell = !by_gate && q.rcx == q.rip && q.r11 == q.rflags;
