@@ -444,9 +444,25 @@ impl fmt::Display for TrapFrame {
             if self.is_modified() { " modified" } else { "" }
         )?;
         writeln!(f, "rip {:04x}:{:016x} rflags {:08x}", self.cs, self.rip, self.rflags)?;
-        writeln!(f, "rsp {:04x}:{:016x} rax {:016x} rbx {:016x}", self.ss, self.rsp, self.rax, self.rbx)?;
-        writeln!(f, "rcx {:016x} rdx {:016x} rsi {:016x} rdi {:016x}", self.rcx, self.rdx, self.rsi, self.rdi)?;
-        writeln!(f, "rbp {:016x}  r8 {:016x}  r9 {:016x} r10 {:016x}", self.rbp, self.r8, self.r9, self.r10)?;
-        write!(f, "r11 {:016x} r12 {:016x} r13 {:016x} r14 {:016x} r15 {:016x}", self.r11, self.r12, self.r13, self.r14, self.r15)
+        writeln!(
+            f,
+            "rsp {:04x}:{:016x} rax {:016x} rbx {:016x}",
+            self.ss, self.rsp, self.rax, self.rbx
+        )?;
+        writeln!(
+            f,
+            "rcx {:016x} rdx {:016x} rsi {:016x} rdi {:016x}",
+            self.rcx, self.rdx, self.rsi, self.rdi
+        )?;
+        writeln!(
+            f,
+            "rbp {:016x}  r8 {:016x}  r9 {:016x} r10 {:016x}",
+            self.rbp, self.r8, self.r9, self.r10
+        )?;
+        write!(
+            f,
+            "r11 {:016x} r12 {:016x} r13 {:016x} r14 {:016x} r15 {:016x}",
+            self.r11, self.r12, self.r13, self.r14, self.r15
+        )
     }
 }

@@ -60,6 +60,10 @@ impl IrqOff {
     ///
     /// Intel SDM vol. 2B, *STI—Set Interrupt Flag*.
     #[inline(always)]
+    #[cfg_attr(
+        not(target_os = "none"),
+        expect(clippy::missing_const_for_fn, reason = "the instruction is left out on the host alone")
+    )]
     pub fn enable(self) -> IrqOn {
         #[cfg(target_os = "none")]
         // SAFETY: STI changes IF alone. Giving up `self` ends the claim that IF is 0.
@@ -77,6 +81,10 @@ impl IrqOn {
     ///
     /// Intel SDM vol. 2A, *CLI—Clear Interrupt Flag*.
     #[inline(always)]
+    #[cfg_attr(
+        not(target_os = "none"),
+        expect(clippy::missing_const_for_fn, reason = "the instruction is left out on the host alone")
+    )]
     pub fn disable(self) -> IrqOff {
         #[cfg(target_os = "none")]
         // SAFETY: CLI changes IF alone.
@@ -111,6 +119,10 @@ pub struct IrqGuard {
 impl IrqGuard {
     /// Saves RFLAGS.IF and executes CLI.
     #[inline(always)]
+    #[cfg_attr(
+        not(target_os = "none"),
+        expect(clippy::missing_const_for_fn, reason = "the instruction is left out on the host alone")
+    )]
     pub fn new() -> Self {
         #[cfg(target_os = "none")]
         let was_on = {
@@ -123,7 +135,10 @@ impl IrqGuard {
         };
         #[cfg(not(target_os = "none"))]
         let was_on = false;
-        Self { was_on, irq: IrqOff(PhantomData) }
+        Self {
+            was_on,
+            irq: IrqOff(PhantomData),
+        }
     }
 
     /// The proof, for the life of the guard.
@@ -179,7 +194,7 @@ impl UserEntry {
 
     /// Keeps only the fact that interrupts are off.
     #[inline(always)]
-    pub fn into_irq_off(self) -> IrqOff {
+    pub const fn into_irq_off(self) -> IrqOff {
         self.0
     }
 
@@ -215,7 +230,7 @@ impl UserReturn {
 
     /// Takes the promise back, for a kernel that has something to do after all. Context tracking has to be told again.
     #[inline(always)]
-    pub fn into_irq_off(self) -> IrqOff {
+    pub const fn into_irq_off(self) -> IrqOff {
         self.0
     }
 

@@ -78,7 +78,8 @@ impl PerCpuHeader {
 
     /// Writes the header's own address into it, once it is where it will stay. GS base has to be set to the same address.
     pub fn bind(&'static self) {
-        self.this.store(core::ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
+        self.this
+            .store(core::ptr::from_ref(self).addr() as u64, Ordering::Relaxed);
     }
 
     /// The header of this CPU, for as long as the caller can't be moved to another.
@@ -169,13 +170,18 @@ impl<const BYTES: usize> IstStack<BYTES> {
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(BYTES.is_multiple_of(16), "the stack size is a multiple of 16") };
-        Self { stack: core::cell::UnsafeCell::new([0; BYTES]), header: AtomicU64::new(0), padding: 0 }
+        Self {
+            stack: core::cell::UnsafeCell::new([0; BYTES]),
+            header: AtomicU64::new(0),
+            padding: 0,
+        }
     }
 
     /// Ties the stack to a CPU and returns the value for its IST slot in the TSS.
     #[must_use]
     pub fn bind(&'static self, header: &'static PerCpuHeader) -> u64 {
-        self.header.store(core::ptr::from_ref(header).addr() as u64, Ordering::Relaxed);
+        self.header
+            .store(core::ptr::from_ref(header).addr() as u64, Ordering::Relaxed);
         self.top()
     }
 

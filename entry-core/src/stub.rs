@@ -236,7 +236,8 @@ unsafe fn take_back_iret(frame: *mut TrapFrame) -> *mut TrapFrame {
     unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
     // SAFETY: condition 1.
     let fault = unsafe { frame.read() };
-    let consumed = core::ptr::with_exposed_provenance_mut::<TrapFrame>(fault.rsp() as usize - TrapFrame::RIP);
+    #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]
+    let consumed = frame.with_addr(fault.rsp() as usize - TrapFrame::RIP);
     // SAFETY: at the IRETQ, RSP points at the RIP word of the frame that the exit was given, whose memory is the top of
     // this stack; every bit pattern is a frame.
     let image = unsafe { consumed.read() };
@@ -330,10 +331,16 @@ impl StubTable {
     #[must_use]
     pub fn of<K: Kernel, O: Options>() -> Self {
         Self {
-            syscall: syscall_entry::<K, O> as *const () as u64,
-            syscall_compat: syscall_compat_entry::<K, O> as *const () as u64,
-            vectors: vector_stubs::<K, O> as *const () as u64,
+            syscall: address(syscall_entry::<K, O>),
+            syscall_compat: address(syscall_compat_entry::<K, O>),
+            vectors: address(vector_stubs::<K, O>),
             return_to_user: return_to_user::<K, O>,
         }
     }
+}
+
+/// The address of a stub, for a register or a gate.
+#[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU is given the address")]
+pub fn address(stub: unsafe extern "sysv64" fn() -> !) -> u64 {
+    stub as usize as u64
 }

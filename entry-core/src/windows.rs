@@ -82,7 +82,11 @@ impl Window {
 /// An empty window, so that the section exists in an image without stubs too.
 #[used]
 #[unsafe(link_section = "entry_windows")]
-static NONE: Window = Window { start: 0, end: -4, flags: 0 };
+static NONE: Window = Window {
+    start: 0,
+    end: -4,
+    flags: 0,
+};
 
 unsafe extern "C" {
     #[link_name = "__start_entry_windows"]
@@ -114,5 +118,7 @@ pub fn find(rip: u64) -> Option<&'static Window> {
 /// Whether `rip` is the address of an IRETQ that leaves for user mode.
 #[must_use]
 pub fn is_iret(rip: u64) -> bool {
-    all().iter().any(|window| window.flags & flags::IRET != 0 && window.contains(rip))
+    all()
+        .iter()
+        .any(|window| window.flags & flags::IRET != 0 && window.contains(rip))
 }

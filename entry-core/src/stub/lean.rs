@@ -52,6 +52,7 @@ const _: () = assert!(size_of::<LeanResult>() == 8, "the result is returned in R
 
 impl LeanResult {
     /// The result of a system call.
+    #[must_use]
     #[inline(always)]
     pub const fn new(value: u64, irq: IrqOff) -> Self {
         Self { value, irq }
@@ -66,6 +67,7 @@ impl LeanResult {
 
 /// Flags with which SYSRET either restores something else or reaches something it must not: a lean frame that has one of
 /// them set goes by the full frame and the decision there.
+#[expect(clippy::cast_possible_truncation, reason = "flags have 32 bits")]
 const NOT_LEAN: u32 = (Rflags::TRAP.bits()
     | Rflags::IO_PRIVILEGE_LEVEL.bits()
     | Rflags::NESTED_TASK.bits()
