@@ -360,7 +360,7 @@ fn set_bases(cpu: &'static PerCpu) {
 
 fn set_registers(cpu: &'static PerCpu) -> Installed {
     #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
-    let refuse = refuse_syscall32 as *const () as u64;
+    let refuse = refuse_syscall32 as usize as u64;
     let entries = EntryPoints {
         syscall: Some(SyscallEntry::normal().address()),
         syscall32: Some(refuse),

@@ -1,7 +1,7 @@
 //! Exceptions: page faults are served, the rest ends the program, or the machine if the kernel caused it.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
@@ -21,24 +21,27 @@ const UD2_BYTES: u64 = 2;
 /// Looks at an event before the kernel does. Returns whether it has been dealt with.
 pub type KernelHook = fn(&mut TrapFrame) -> bool;
 
-/// The hook, or null.
-static KERNEL_HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// The hook's address, or 0.
+static KERNEL_HOOK: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets what sees first all exceptions in the kernel, all NMIs, #MC, #DB and #DF, and whatever the kernel has no answer to:
-/// exceptions that would end a program, interrupts of unknown vectors. A test takes its own events so.
+/// Sets what sees events first, so that a test can take its own.
+///
+/// It gets all exceptions in the kernel, all NMIs, #MC, #DB and #DF, and whatever the kernel has no answer to: exceptions
+/// that would end a program, interrupts of unknown vectors.
 pub fn set_kernel_hook(hook: Option<KernelHook>) {
-    #[expect(clippy::fn_to_numeric_cast_any, reason = "an atomic holds pointers, not functions")]
-    let address = hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ());
+    #[expect(clippy::fn_to_numeric_cast_any, reason = "an atomic holds a number, not a function")]
+    let address = hook.map_or(0, |hook| hook as usize);
     KERNEL_HOOK.store(address, Ordering::Relaxed);
 }
 
 fn is_handled_by_hook(frame: &mut TrapFrame) -> bool {
-    let hook = KERNEL_HOOK.load(Ordering::Relaxed);
-    if hook.is_null() {
+    let address = KERNEL_HOOK.load(Ordering::Relaxed);
+    if address == 0 {
         return false;
     }
-    // SAFETY: the pointer was made from a `KernelHook`.
-    let hook = unsafe { core::mem::transmute::<*mut (), KernelHook>(hook) };
+    let pointer = core::ptr::with_exposed_provenance::<()>(address);
+    // SAFETY: the address is that of a `KernelHook`.
+    let hook = unsafe { core::mem::transmute::<*const (), KernelHook>(pointer) };
     hook(frame)
 }
 

@@ -62,7 +62,7 @@ pub(super) unsafe fn prepare_first_switch(
     let rsp = frame_address - (SAVED_WORDS * 8) as u64;
     let mut words = [0; SAVED_WORDS];
     #[expect(clippy::fn_to_numeric_cast_any, reason = "RET wants the address")]
-    let address = resume as *const () as u64;
+    let address = resume as usize as u64;
     words[SAVED_WORDS - 1] = address;
     // SAFETY: condition 1: the frame lies inside the stack, and 16-byte aligned, since its size is a multiple of 16.
     unsafe { (frame_address as *mut TrapFrame).write(frame.clone()) };
