@@ -204,7 +204,6 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) -> 
     }
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
-    // SAFETY: this is the first Rust after the stub; `saved` is given back below.
     let saved = K::Tracking::exception_enter(&irq);
     let irq = K::kernel_exception(words, irq);
     K::Tracking::exception_exit(&irq, saved);
