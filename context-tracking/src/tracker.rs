@@ -130,7 +130,7 @@ fn passes<C: PerCpu>(check: impl FnOnce() -> Result<(), Violation>) -> bool {
 /// // SAFETY: 1. the kernel binds the header of each `PerCpuData` and points GS base at it before it installs the stubs.
 /// // 2. `tracking` is a field of that structure, and private.
 /// unsafe impl GsWord for PerCpuData {
-///     const OFFSET: usize = offset_of!(PerCpuData, tracking);
+///     const OFFSET: usize = offset_of!(Self, tracking);
 /// }
 /// type Track = Tracked<Gs<PerCpuData>>;
 /// ```
