@@ -102,22 +102,26 @@ impl Plan {
                 progress.note(line);
             }
         })?;
-        let figures = Figures::read(ended.lines.iter().map(String::as_str)).map_err(|malformed| Error::Unexpected {
+        let figures = Figures::read(ended.lines.iter().map(String::as_str));
+        if let Ok(Figures { failed, .. }) = &figures
+            && !failed.is_empty()
+        {
+            return Err(Error::Guest {
+                what: format!("a check before timing failed: {}", failed.join("; ")),
+                tail: Vec::new(),
+                remedy: "mend what the row calls, or leave the row out with a filter".to_owned(),
+            });
+        }
+        // What a guest that was cut off has printed needs no reading.
+        if !ended.is_success() {
+            return Err(ended.error(self.verbose));
+        }
+        let figures = figures.map_err(|malformed| Error::Unexpected {
             what: "the bench program",
             line: malformed.0,
             wanted: "a row with its two timed stretches",
             remedy: "see all lines with --verbose",
         })?;
-        if !figures.failed.is_empty() {
-            return Err(Error::Guest {
-                what: format!("a check before timing failed: {}", figures.failed.join("; ")),
-                tail: Vec::new(),
-                remedy: "mend what the row calls, or leave the row out with a filter".to_owned(),
-            });
-        }
-        if !ended.is_success() {
-            return Err(ended.error(self.verbose));
-        }
         Ok((ended, figures))
     }
 }
@@ -616,6 +620,73 @@ mod tests {
                 "1 iret in an operation, promised 0"
             ]
         );
+    }
+
+    /// Two stretches of a loop around a SYSCALL whose kernel side is SWAPGS, SYSRET, with their ticks.
+    fn stretches(ticks_off: u64) -> (Repeat, Vec<trace::Stretch>, Code) {
+        let code = Code {
+            user: Image::from_code(0x40_2000, &[0x0f, 0x05, 0x48, 0xff, 0xc9, 0x75, 0xf9]),
+            kernel: Image::from_code(0xffff_8000, &[0x0f, 0x01, 0xf8, 0x48, 0x0f, 0x07]),
+            switches: Vec::new(),
+        };
+        let round = [
+            (0x40_2000, 3),
+            (0xffff_8000, 0),
+            (0xffff_8003, 0),
+            (0x40_2002, 3),
+            (0x40_2005, 3),
+        ];
+        let stretch = |rounds: usize| {
+            round
+                .into_iter()
+                .cycle()
+                .take(round.len() * rounds)
+                .map(|(pc, level)| trace::Step {
+                    pc,
+                    level,
+                    charged: true,
+                    vector: None,
+                })
+                .collect()
+        };
+        let timing = |rounds, ticks| crate::figure::Timing {
+            row: "syscall/null/full".to_owned(),
+            rounds,
+            ticks,
+            overhead: 2,
+            operations: 1,
+        };
+        let repeat = Repeat {
+            shorter: (0, timing(2, 17)),
+            longer: (1, timing(4, 27 + ticks_off)),
+        };
+        (repeat, vec![stretch(2), stretch(4)], code)
+    }
+
+    #[test]
+    fn the_path_gives_length_and_events() {
+        let (repeat, stretches, code) = stretches(0);
+        let seen = see(&repeat, &stretches, &code).unwrap();
+        assert_eq!(seen.instructions, Ratio::whole(3));
+        assert_eq!(seen.events[Event::Sysret as usize], Ratio::whole(1));
+        assert_eq!(seen.events[Event::Swapgs as usize], Ratio::whole(1));
+        assert_eq!(seen.events[Event::Iret as usize], Ratio::ZERO);
+        assert!(seen.failures.is_empty());
+    }
+
+    #[test]
+    fn a_path_that_is_not_what_its_own_clock_says_fails() {
+        let (repeat, stretches, code) = stretches(2);
+        assert_eq!(
+            see(&repeat, &stretches, &code).unwrap().failures,
+            ["the executed path has 3 instructions, the clock of the same run says 4"]
+        );
+    }
+
+    #[test]
+    fn a_stretch_without_a_log_fails() {
+        let (repeat, stretches, code) = stretches(0);
+        assert!(see(&repeat, &stretches[..1], &code).is_err());
     }
 
     #[test]
