@@ -52,8 +52,9 @@ unsafe impl Kernel for TestKernel {
 
     fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
         let flags: u64;
-        // SAFETY: the stack is as it was after PUSHFQ and POP.
-        unsafe { asm!("pushfq", "pop {}", out(reg) flags) };
+        // A stub that lets the user's flags through is to fail the test, and not to end the test program.
+        // SAFETY: the stack is as it was, and RFLAGS what the ABI promises.
+        unsafe { asm!("pushfq", "pop {}", "push 2", "popfq", out(reg) flags) };
         FLAGS_IN_HANDLER.store(flags, Ordering::Relaxed);
         frame.set_return_value(RESULT);
         entry.into_irq_off()
@@ -419,12 +420,14 @@ mod trap {
         unsafe { asm!("push 2", "popfq") };
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: SA_SIGINFO's third argument.
-        let registers = unsafe { &(*context).uc_mcontext.gregs };
+        let registers = unsafe { &mut (*context).uc_mcontext.gregs };
         let rip = registers[usize::try_from(libc::REG_RIP).unwrap()].cast_unsigned();
         COUNT.fetch_add(1, Ordering::Relaxed);
         // The RET of `enter` is the first instruction that traps; its trap is reported at the stub.
         if !stub::is_user_step(rip) {
             OUTSIDE.fetch_add(1, Ordering::Relaxed);
+            // The test has failed; without this it would take hours to say so.
+            registers[usize::try_from(libc::REG_EFL).unwrap()] &= !TF.cast_signed();
         }
     }
 }
