@@ -359,8 +359,9 @@ fn set_bases(cpu: &'static PerCpu) {
 }
 
 fn set_registers(cpu: &'static PerCpu) -> Installed {
+    let refuse: unsafe extern "sysv64" fn() -> ! = refuse_syscall32;
     #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
-    let refuse = refuse_syscall32 as usize as u64;
+    let refuse = refuse as usize as u64;
     let entries = EntryPoints {
         syscall: Some(SyscallEntry::normal().address()),
         syscall32: Some(refuse),
