@@ -168,7 +168,7 @@ fn cargo(workspace: &Workspace) -> Cargo {
 
 /// Builds the images: name and ELF file, in the order of their names.
 pub(crate) fn build_images(workspace: &Workspace) -> Result<Vec<(String, std::path::PathBuf)>> {
-    let mut images = crate::build::executables(&cargo(workspace).output()?);
+    let mut images = crate::build::executables(&cargo(workspace).output(workspace)?);
     images.retain(|(name, _)| workspace.test_images.contains(name));
     images.sort();
     Ok(images)

@@ -105,8 +105,7 @@ pub(crate) fn write_archive(path: &Path, programs: &[(String, PathBuf)], image: 
     }
     let boundaries = boundaries::list(&Image::read(image)?)?;
     let programs = contents.iter().map(|(name, bytes)| (*name, &bytes[..]));
-    let archive = archive::pack(programs, Some(&boundaries))
-        .map_err(failed("pack programs into", path))?;
+    let archive = archive::pack(programs, Some(&boundaries)).map_err(failed("pack programs into", path))?;
     write_whole(path, &archive)
 }
 
@@ -118,13 +117,13 @@ pub(crate) fn build(workspace: &Workspace, setup: &mut Setup, profile: Profile) 
     check_path(&target)?;
 
     eprintln!("building user programs ({})", profile.name());
-    let programs = executables(&cargo(&workspace.user_package, profile, &target).output()?);
+    let programs = executables(&cargo(&workspace.user_package, profile, &target).output(workspace)?);
     // A file that the loader cannot take is found here, not in the guest.
     for (_, file) in &programs {
         Image::read(file)?;
     }
     eprintln!("building the kernel ({})", profile.name());
-    let kernel = executables(&cargo(KERNEL, profile, &target).output()?)
+    let kernel = executables(&cargo(KERNEL, profile, &target).output(workspace)?)
         .into_iter()
         .find_map(|(name, file)| (name == KERNEL).then_some(file))
         .ok_or_else(|| Error::Missing {

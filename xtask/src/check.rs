@@ -166,8 +166,7 @@ fn pass(gate: &Gate, workspace: &Workspace, setup: &mut Setup) -> Result<Outcome
         }
         Action::Cargo(cargo) => {
             let output = cargo
-                .nested()
-                .current_dir(&workspace.root)
+                .nested(workspace)
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .output()

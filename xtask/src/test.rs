@@ -87,11 +87,11 @@ fn host_cargo(filter: Option<&str>) -> Cargo {
 }
 
 /// Runs the host tests of the default members, documentation examples included.
-fn host(filter: Option<&str>, verbose: bool) -> Result<Counts> {
+fn host(workspace: &Workspace, filter: Option<&str>, verbose: bool) -> Result<Counts> {
     let cargo = host_cargo(filter);
     eprintln!("{}", cargo.shown());
     let mut child = cargo
-        .nested()
+        .nested(workspace)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|source| cargo.not_started(source))?;
@@ -191,7 +191,7 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let workspace = Workspace::find()?;
     let mut setup = Setup::new(&workspace);
     workspace.writable()?;
-    let mut counts = host(args.filter.as_deref(), args.machine.verbose)?;
+    let mut counts = host(&workspace, args.filter.as_deref(), args.machine.verbose)?;
     counts.add(images(&workspace, &mut setup, args)?);
     if let Some(filter) = &args.filter
         && counts.total() == 0

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
-use crate::workspace::first_line;
+use crate::workspace::{Workspace, first_line};
 
 /// The one nightly, which builds the kernel's test images and nothing else.
 pub(crate) const NIGHTLY: &str = "nightly-2026-05-20";
@@ -130,9 +130,15 @@ impl Cargo {
         command
     }
 
-    /// The command to start from this process.
-    pub(crate) fn nested(&self) -> Command {
-        self.command(std::env::vars_os().map(|(name, _)| name))
+    /// The command to start from this process, for the whole workspace wherever this process was started.
+    pub(crate) fn nested(&self, workspace: &Workspace) -> Command {
+        let mut command = self.command(std::env::vars_os().map(|(name, _)| name));
+        command.current_dir(&workspace.root);
+        if self.target.is_none() {
+            // A relative CARGO_TARGET_DIR would mean another directory there.
+            command.env("CARGO_TARGET_DIR", &workspace.target);
+        }
+        command
     }
 
     /// How messages call it.
@@ -145,9 +151,9 @@ impl Cargo {
     }
 
     /// Runs it with its messages shown, and returns what it wrote to standard output.
-    pub(crate) fn output(&self) -> Result<Vec<u8>> {
+    pub(crate) fn output(&self, workspace: &Workspace) -> Result<Vec<u8>> {
         let output = self
-            .nested()
+            .nested(workspace)
             .stderr(Stdio::inherit())
             .output()
             .map_err(|source| self.not_started(source))?;
