@@ -109,6 +109,8 @@ pub fn run(mut irq: IrqOff) -> ! {
     println!("[user] first instruction at tick {tick}");
     loop {
         scheduler::schedule(&mut irq);
+        // A program may have stopped it, and without it this CPU would sleep for ever.
+        entry::start_timer(&irq);
         let start = PerCpu::current(&irq).ticks();
         while !scheduler::has_runnable(&irq) {
             if PerCpu::current(&irq).ticks() - start >= PATIENCE_TICKS {
