@@ -13,6 +13,7 @@
 //! *Instruction Encoding*.
 
 use crate::error::OutOfReach;
+use crate::guard::guard;
 
 /// Bytes of `mov esp, [abs32]`.
 pub const MOV_ESP_ABS32: usize = 6;
@@ -141,9 +142,9 @@ pub const fn lea_r11_rip(forward: u8) -> [u8; 7] {
 const fn displacement(origin: u64, target: u64) -> Result<[u8; 4], OutOfReach> {
     let [a, b, c, d, e, f, g, h] = target.wrapping_sub(origin).to_le_bytes();
     let sign = if d & 0x80 == 0 { 0 } else { 0xff };
-    if e == sign && f == sign && g == sign && h == sign {
-        Ok([a, b, c, d])
-    } else {
-        Err(OutOfReach { origin, target })
+    let is_in_reach = e == sign && f == sign && g == sign && h == sign;
+    if guard!("trampoline-out-of-reach", !is_in_reach) {
+        return Err(OutOfReach { origin, target });
     }
+    Ok([a, b, c, d])
 }

@@ -12,6 +12,7 @@
 pub mod arrival;
 pub mod encode;
 pub mod error;
+mod guard;
 pub mod stack;
 pub mod stub;
 pub mod support;

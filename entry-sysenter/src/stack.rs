@@ -37,6 +37,7 @@ use static_assertions::assert_not_impl_any;
 
 use crate::arrival::{Arrival, AtOffset, EntryAddress, OnEntryStack, Ready};
 use crate::error::{FieldMisplaced, PlanError};
+use crate::guard::guard;
 use crate::stub;
 use crate::support::SysenterSupport;
 use crate::trampoline::{Form, Trampoline64};
@@ -215,7 +216,7 @@ impl<const OFFSET: i32> AtFixedOffset<OFFSET> {
         field: u64,
     ) -> Result<Self, FieldMisplaced> {
         let wanted = stack.top().wrapping_add_signed(i64::from(OFFSET));
-        if field != wanted {
+        if guard!("sysenter-field-misplaced", field != wanted) {
             return Err(FieldMisplaced { found: field, wanted });
         }
         Ok(Self {
@@ -308,7 +309,7 @@ impl<S: Strategy> SysenterPlan<S> {
         let refused = |register| move |error| PlanError::Address { register, error };
         let esp = SysenterEsp::new(strategy.stack(), width).map_err(refused(SysenterEsp::NAME))?;
         let eip = SysenterEip::new(strategy.entry_point(), width).map_err(refused(SysenterEip::NAME))?;
-        if !strategy.stack().is_multiple_of(16) {
+        if guard!("sysenter-misaligned-stack", !strategy.stack().is_multiple_of(16)) {
             return Err(PlanError::MisalignedStack {
                 stack: strategy.stack(),
             });
@@ -405,7 +406,7 @@ impl<S> fmt::Display for SysenterPlan<S> {
 unsafe fn read_back<R: Register>(planned: R, msrs: &mut impl Msr) -> Result<(), InstallError> {
     // SAFETY: condition 1.
     let found = unsafe { R::read(msrs) };
-    if found.bits() == planned.bits() {
+    if !guard!("sysenter-read-back", found.bits() != planned.bits()) {
         return Ok(());
     }
     Err(InstallError::ReadBack {

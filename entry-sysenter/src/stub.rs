@@ -50,6 +50,7 @@ use entry_core::{EntryKind, TrapFrame, entry_window};
 
 use crate::arrival::{Arrival, EntryAddress};
 use crate::error::BadStackArgument;
+use crate::guard::guard;
 
 /// A kernel that lets 32-bit code enter by SYSENTER.
 ///
@@ -574,7 +575,9 @@ impl Arguments32 {
     pub fn sixth(&self, read: impl FnOnce(u32) -> Option<u32>) -> Result<u32, BadStackArgument> {
         match self.sixth {
             Sixth::Value(value) => Ok(value),
-            Sixth::OnStack(stack) if stack > u32::MAX - 3 => Err(BadStackArgument { stack }),
+            Sixth::OnStack(stack) if guard!("sysenter-stack-argument", stack > u32::MAX - 3) => {
+                Err(BadStackArgument { stack })
+            }
             Sixth::OnStack(stack) => read(stack).ok_or(BadStackArgument { stack }),
         }
     }

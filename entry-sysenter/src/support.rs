@@ -20,6 +20,7 @@ use entry_core::cpu::{CpuFeatures, Vendor};
 use entry_core::msr::SysenterCs;
 
 use crate::error::{SelectorError, Unsupported};
+use crate::guard::guard;
 
 /// SYSENTER works on the CPU that was examined, in long mode.
 ///
@@ -47,10 +48,10 @@ impl SysenterSupport {
             return Err(unsupported);
         }
         // What is known of no vendor but Intel is assumed of none.
-        match cpu.vendor {
-            Vendor::Intel => Ok(Self(())),
-            vendor => Err(Unsupported::LongMode { vendor }),
+        if guard!("sysenter-long-mode", !matches!(cpu.vendor, Vendor::Intel)) {
+            return Err(Unsupported::LongMode { vendor: cpu.vendor });
         }
+        Ok(Self(()))
     }
 }
 
@@ -67,13 +68,13 @@ impl ProtectedModeSupport {
     pub const fn on(cpu: &CpuFeatures) -> Result<Self, Unsupported> {
         let is_early_pentium_pro =
             matches!(cpu.vendor, Vendor::Intel) && cpu.family == 6 && cpu.model < 3 && cpu.stepping < 3;
-        if is_early_pentium_pro {
+        if guard!("sysenter-false-sep", is_early_pentium_pro) {
             return Err(Unsupported::PentiumPro {
                 model: cpu.model,
                 stepping: cpu.stepping,
             });
         }
-        if !cpu.sep {
+        if guard!("sysenter-no-sep", !cpu.sep) {
             return Err(Unsupported::NoSep);
         }
         Ok(Self(()))
@@ -96,13 +97,13 @@ impl ProtectedModeSupport {
 ///
 /// [`SelectorError`]: null, with whatever RPL; in the LDT; an RPL that is not 0.
 pub const fn sysenter_cs(kernel_code: Selector) -> Result<SysenterCs, SelectorError> {
-    if kernel_code.is_null() {
+    if guard!("sysenter-null-selector", kernel_code.is_null()) {
         return Err(SelectorError::Null { value: kernel_code });
     }
-    if kernel_code.is_local() {
+    if guard!("sysenter-local-selector", kernel_code.is_local()) {
         return Err(SelectorError::Local { value: kernel_code });
     }
-    if kernel_code.rpl() != 0 {
+    if guard!("sysenter-selector-rpl", kernel_code.rpl() != 0) {
         return Err(SelectorError::Rpl { value: kernel_code });
     }
     Ok(SysenterCs::from_bits(kernel_code.bits() as u64))

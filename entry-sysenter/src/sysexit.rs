@@ -44,6 +44,7 @@ use entry_core::windows::flags;
 use entry_core::{EntryKind, SegmentLayout, TrapFrame, UserReturn, entry_window};
 
 use crate::error::{NoSysexitSegments, Operand64, SysexitRefusal};
+use crate::guard::guard;
 
 /// What a frame may hold that leaves by SYSEXIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,12 +128,14 @@ impl<'f> Sysexit<'f> {
         let is_64_bit = match frame.entry_kind() {
             Some(EntryKind::Sysenter32) => false,
             Some(EntryKind::Sysenter64) if rules.is_rdx_destroyed => true,
-            _ => return Err(SysexitRefusal::LiveRegisters),
+            _ if guard!("sysexit-live-registers", true) => return Err(SysexitRefusal::LiveRegisters),
+            _ => frame.cs() == rules.code64,
         };
-        if frame.cs() != (if is_64_bit { rules.code64 } else { rules.code32 }) {
+        let code = if is_64_bit { rules.code64 } else { rules.code32 };
+        if guard!("sysexit-code-segment", frame.cs() != code) {
             return Err(SysexitRefusal::CodeSegment { cs: frame.cs() });
         }
-        if frame.ss() != rules.data {
+        if guard!("sysexit-stack-segment", frame.ss() != rules.data) {
             return Err(SysexitRefusal::StackSegment { ss: frame.ss() });
         }
         let operands = if is_64_bit {
@@ -186,22 +189,24 @@ const fn check_64(frame: &TrapFrame, rules: &SysexitRules) -> Result<(), Sysexit
         if *is_user {
             continue;
         }
-        if !rules.width.is_canonical(value) {
+        if guard!("sysexit-non-canonical", !rules.width.is_canonical(value)) {
             return Err(SysexitRefusal::NonCanonical { operand, value });
         }
-        return Err(SysexitRefusal::AboveUserLimit { operand, value });
+        if guard!("sysexit-above-user-limit", true) {
+            return Err(SysexitRefusal::AboveUserLimit { operand, value });
+        }
     }
     Ok(())
 }
 
 const fn check_32(frame: &TrapFrame) -> Result<(), SysexitRefusal> {
-    if frame.rip() > u32::MAX as u64 {
+    if guard!("sysexit-above-32-bits", frame.rip() > u32::MAX as u64) {
         return Err(SysexitRefusal::Above32Bits {
             operand: Operand64::Rip,
             value: frame.rip(),
         });
     }
-    if frame.rsp() > u32::MAX as u64 {
+    if guard!("sysexit-above-32-bits", frame.rsp() > u32::MAX as u64) {
         return Err(SysexitRefusal::Above32Bits {
             operand: Operand64::Rsp,
             value: frame.rsp(),
@@ -218,16 +223,19 @@ const RESTORED: Rflags = Rflags::ARITHMETIC
     .union(Rflags::IDENTIFICATION);
 
 const fn check_flags(rflags: u64) -> Result<(), SysexitRefusal> {
-    if rflags & Rflags::TRAP.bits() != 0 {
+    if guard!("sysexit-single-step", rflags & Rflags::TRAP.bits() != 0) {
         return Err(SysexitRefusal::SingleStep { rflags });
     }
-    if rflags & Rflags::VIRTUAL_8086.bits() != 0 {
+    if guard!("sysexit-virtual-8086", rflags & Rflags::VIRTUAL_8086.bits() != 0) {
         return Err(SysexitRefusal::Virtual8086 { rflags });
     }
-    if rflags & Rflags::INTERRUPT_ENABLE.bits() == 0 {
+    if guard!("sysexit-interrupts-off", rflags & Rflags::INTERRUPT_ENABLE.bits() == 0) {
         return Err(SysexitRefusal::InterruptsOff { rflags });
     }
-    if rflags & !RESTORED.union(Rflags::INTERRUPT_ENABLE).bits() != 0 {
+    if guard!(
+        "sysexit-flags",
+        rflags & !RESTORED.union(Rflags::INTERRUPT_ENABLE).bits() != 0
+    ) {
         return Err(SysexitRefusal::Flags { rflags });
     }
     Ok(())

@@ -41,6 +41,7 @@ use entry_core::address::Width;
 use crate::arrival::{Arrival, EntryAddress, Ready, ReadySwapped};
 use crate::encode;
 use crate::error::{BufferTooSmall, Operand, TrampolineError};
+use crate::guard::guard;
 
 /// The 32-bit trampoline of protected mode, 11 bytes: `mov esp, [field]`, `jmp entry`.
 ///
@@ -85,13 +86,13 @@ impl Trampoline32 {
             start: entry as u64,
             bytes: 1,
         };
-        if code.last() > u32::MAX as u64 {
+        if guard!("trampoline-wraps", code.last() > u32::MAX as u64) {
             return Err(TrampolineError::Wraps {
                 operand: Operand::Trampoline,
                 address: code.start,
             });
         }
-        if word.last() > u32::MAX as u64 {
+        if guard!("trampoline-wraps", word.last() > u32::MAX as u64) {
             return Err(TrampolineError::Wraps {
                 operand: Operand::Field,
                 address: word.start,
@@ -382,32 +383,32 @@ impl Span {
     }
 
     const fn disjoint(self, other: Self, operand: Operand) -> Result<(), TrampolineError> {
-        if other.last() < self.start || self.last() < other.start {
-            Ok(())
-        } else {
-            Err(TrampolineError::Overlap {
+        let is_disjoint = other.last() < self.start || self.last() < other.start;
+        if guard!("trampoline-overlap", !is_disjoint) {
+            return Err(TrampolineError::Overlap {
                 operand,
                 address: other.start,
                 at: self.start,
                 bytes: self.bytes,
-            })
+            });
         }
+        Ok(())
     }
 
     const fn canonical(self, operand: Operand, width: Width) -> Result<(), TrampolineError> {
-        if !width.is_canonical(self.start) {
+        if guard!("trampoline-non-canonical", !width.is_canonical(self.start)) {
             return Err(TrampolineError::NonCanonical {
                 operand,
                 address: self.start,
             });
         }
-        if self.last() < self.start {
+        if guard!("trampoline-wraps", self.last() < self.start) {
             return Err(TrampolineError::Wraps {
                 operand,
                 address: self.start,
             });
         }
-        if !width.is_canonical(self.last()) {
+        if guard!("trampoline-non-canonical", !width.is_canonical(self.last())) {
             return Err(TrampolineError::NonCanonical {
                 operand,
                 address: self.last(),
