@@ -109,29 +109,17 @@ const PLACE: u64 = STATE | (0xff * DEPTH);
 
 /// What the transitions add. All of them fit the sign-extended 32-bit immediate of an ADD.
 pub(crate) mod delta {
-    use super::State;
-
     /// One step of the counter.
-    const STEP: i32 = 1 << 16;
+    pub(super) const STEP: i32 = 1 << 16;
     /// One NMI.
     const DEPTH: i32 = 1 << 8;
 
-    /// Kernel to `state`.
-    pub(crate) const fn enter(state: State) -> i32 {
-        STEP + state as i32
-    }
-
-    /// `state` to kernel.
-    pub(crate) const fn exit(state: State) -> i32 {
-        STEP - state as i32
-    }
-
-    pub(crate) const ENTER_IDLE: i32 = enter(State::Idle);
-    pub(crate) const EXIT_IDLE: i32 = exit(State::Idle);
-    pub(crate) const ENTER_USER: i32 = enter(State::User);
-    pub(crate) const EXIT_USER: i32 = exit(State::User);
-    pub(crate) const ENTER_GUEST: i32 = enter(State::Guest);
-    pub(crate) const EXIT_GUEST: i32 = exit(State::Guest);
+    pub(crate) const ENTER_IDLE: i32 = STEP + 1;
+    pub(crate) const EXIT_IDLE: i32 = STEP - 1;
+    pub(crate) const ENTER_USER: i32 = STEP + 2;
+    pub(crate) const EXIT_USER: i32 = STEP - 2;
+    pub(crate) const ENTER_GUEST: i32 = STEP + 3;
+    pub(crate) const EXIT_GUEST: i32 = STEP - 3;
     pub(crate) const ENTER_NMI: i32 = DEPTH;
     pub(crate) const EXIT_NMI: i32 = -DEPTH;
     pub(crate) const ENTER_NMI_QUIESCENT: i32 = STEP + DEPTH;
@@ -195,6 +183,17 @@ impl Word {
     /// Whether the invariant holds: watching exactly in the kernel and in NMI handlers.
     const fn is_consistent(self) -> bool {
         self.is_watching() == (matches!(self.state(), State::Kernel) || self.nmi_depth() > 0)
+    }
+
+    /// What has to be added to come from this state to the kernel. By the bits, not by cases: this is on an entry path,
+    /// where a table of jumps is not wanted.
+    pub(crate) const fn exit_delta(self) -> i32 {
+        delta::STEP - (self.0 & STATE) as i32
+    }
+
+    /// What has to be added to come from the kernel back to this state.
+    pub(crate) const fn enter_delta(self) -> i32 {
+        delta::STEP + (self.0 & STATE) as i32
     }
 
     /// State and depth alone, for comparison.

@@ -394,7 +394,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
         passes::<C>(|| found.check_begin(Transition::ExceptionEnter));
         let was_quiescent = !found.is_watching();
         if was_quiescent {
-            C::add_by(delta::exit(found.state()));
+            C::add_by(found.exit_delta());
             O::changed(found.state(), State::Kernel);
         }
         Saved { found, was_quiescent }
@@ -412,7 +412,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
         }
         if saved.was_quiescent {
             O::changed(State::Kernel, saved.found.state());
-            C::add_by(delta::enter(saved.found.state()));
+            C::add_by(saved.found.enter_delta());
         }
     }
 

@@ -89,6 +89,15 @@ fn irqs_off_is_one_locked_addition_each_way() {
     assert_eq!(list[1].immediate(1), 0x1_0000 + 2);
 }
 
+/// Entry paths have no business with indirect branches, by which a table of states would be compiled.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "needs an optimised build")]
+fn an_exception_in_the_kernel_takes_three_instructions_and_no_table() {
+    let list = mnemonics(exception::<Tracked<Cpu>>);
+    assert_eq!(list[..3], [Mnemonic::Mov, Mnemonic::Test, Mnemonic::Jne]);
+    assert!(!list.contains(&Mnemonic::Jmp), "{list:?}");
+}
+
 #[test]
 #[cfg_attr(debug_assertions, ignore = "needs an optimised build")]
 fn the_switch_is_one_test_and_one_branch() {
