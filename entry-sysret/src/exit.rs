@@ -1,6 +1,6 @@
 //! The exits that a kernel names as its [`Exit`]: [`SysretOrIret`] and [`IretOnly`].
 //!
-//! Each joins the decision of [`crate::decide`] to the naked stub that obeys it.
+//! Each joins the decision of [`decide()`] to the naked stub that obeys it.
 
 use core::fmt;
 use core::marker::PhantomData;

@@ -168,21 +168,3 @@ pub(crate) fn reasons(q: &Question, m: &Machine) -> u32 {
     add(reason::NULL_STACK_SEGMENT, by_gate && m.cs32 != 0 && !m.sysret_loads_ss);
     set
 }
-
-/// RIPs where a comparison could be off by one: each power of two, its neighbours, and the same counted down from 2^64.
-pub(crate) fn boundary_rips(machines: &[Machine]) -> Vec<u64> {
-    let mut rips = vec![0, 1, u64::MAX, 0x40_1000];
-    for number in 0..64 {
-        for delta in [u64::MAX, 0, 1] {
-            let power = (1u64 << number).wrapping_add(delta);
-            rips.push(power);
-            rips.push(power.wrapping_neg());
-        }
-    }
-    for machine in machines {
-        rips.extend([machine.user_end - 1, machine.user_end, machine.user_end + 1]);
-    }
-    rips.sort_unstable();
-    rips.dedup();
-    rips
-}
