@@ -56,6 +56,10 @@ const NEVER_SYSRET: u64 = Rflags::TRAP.union(Rflags::RESUME).bits();
 
 const IF: u64 = Rflags::INTERRUPT_ENABLE.bits();
 
+/// What every frame that the CPU pushes in user mode has. Bit 1 is in the test of one of the two usual frames and not in the
+/// other's on purpose: of two comparisons with the same value the compiler makes one, and every system call jumps to it.
+const ALWAYS: u64 = IF | Rflags::ALWAYS_ONE.bits();
+
 /// The bits of a kind word that hold the [`EntryKind`].
 const KIND: u64 = 0xff00;
 
@@ -304,7 +308,7 @@ pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &Rule
     if guard!("fast-iret-rip", rip >= rules.limit.get()) {
         return false;
     }
-    if guard!("fast-iret-flags", rflags & (NEVER_PLAIN | IF) != IF) {
+    if guard!("fast-iret-flags", rflags & (NEVER_PLAIN | ALWAYS) != ALWAYS) {
         return false;
     }
     true
