@@ -16,7 +16,7 @@ const END: &str = "entry_text_end";
 /// Disassembles the stubs of an image.
 pub(crate) fn list(image: &Image) -> Result<String> {
     let bound = |name: &str| {
-        image.addresses_of(name).first().copied().ok_or_else(|| Error::Missing {
+        image.label(name).ok_or_else(|| Error::Missing {
             what: format!("symbol {name} in the image"),
             remedy: "define it in example-os/link.ld, around the input sections .entry.text".to_owned(),
         })
@@ -26,12 +26,11 @@ pub(crate) fn list(image: &Image) -> Result<String> {
     let mut function = None;
     let mut was_trap = false;
     while address < end {
-        let (name, offset) = image.symbol_at(address).unwrap_or((START, 0));
-        if name == START {
+        let Some((name, offset)) = image.symbol_at(address) else {
             // Padding between functions.
             address += 1;
             continue;
-        }
+        };
         let start = address - offset;
         let instruction = decode(image, address)?;
         if function != Some(start) {
@@ -99,7 +98,10 @@ mod tests {
 
     #[test]
     fn names_lose_their_path_and_their_arguments() {
-        assert_eq!(last_component("entry_core::stub::syscall::syscall_entry"), "syscall_entry");
+        assert_eq!(
+            last_component("entry_core::stub::syscall::syscall_entry"),
+            "syscall_entry"
+        );
         assert_eq!(last_component("a::syscall_entry::<b::C, d::E<f::G>>"), "syscall_entry");
         assert_eq!(last_component("<a::B<R> as c::Exit>::leave"), "leave");
     }

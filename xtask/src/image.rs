@@ -15,6 +15,8 @@ pub(crate) struct Image {
     code: Vec<(u64, Vec<u8>)>,
     /// Symbols by address: address, size, readable name.
     symbols: Vec<(u64, u64, String)>,
+    /// Symbols of the linker script: name and address.
+    labels: Vec<(String, u64)>,
 }
 
 impl Image {
@@ -67,7 +69,12 @@ impl Image {
             .filter(|(_, _, name)| !name.is_empty())
             .collect();
         symbols.sort_by(|a, b| (a.0, a.1, &a.2).cmp(&(b.0, b.1, &b.2)));
-        Ok(Self { code, symbols })
+        let labels = file
+            .symbols()
+            .filter(|symbol| symbol.kind() == SymbolKind::Unknown && symbol.size() == 0 && !symbol.is_undefined())
+            .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
+            .collect();
+        Ok(Self { code, symbols, labels })
     }
 
     /// An image of one piece of code, for tests of what reads images.
@@ -76,17 +83,19 @@ impl Image {
         Self {
             code: vec![(start, bytes.to_vec())],
             symbols: Vec::new(),
+            labels: Vec::new(),
         }
     }
 
-    /// An image of one function, with symbols of no size at its bounds.
+    /// An image of one function, with labels at its bounds.
     #[cfg(test)]
     pub(crate) fn of_function(start: u64, bytes: &[u8], name: &str, bounds: [&str; 2]) -> Self {
         let size = bytes.len() as u64;
         let [first, last] = bounds.map(str::to_owned);
         Self {
             code: vec![(start, bytes.to_vec())],
-            symbols: vec![(start, 0, first), (start, size, name.to_owned()), (start + size, 0, last)],
+            symbols: vec![(start, size, name.to_owned())],
+            labels: vec![(first, start), (last, start + size)],
         }
     }
 
@@ -119,6 +128,12 @@ impl Image {
             .collect();
         found.dedup();
         found
+    }
+
+    /// Address of a symbol that the linker script defines.
+    pub(crate) fn label(&self, name: &str) -> Option<u64> {
+        let found = self.labels.iter().find(|(label, _)| label == name);
+        found.map(|(_, address)| *address)
     }
 
     /// Name and offset of the symbol that covers an address.
@@ -156,6 +171,7 @@ mod tests {
     fn sample() -> Image {
         Image {
             code: vec![(0x1000, vec![0x90, 0x0f, 0x05, 0xc3])],
+            labels: Vec::new(),
             symbols: vec![
                 (0x1000, 3, "kernel::task::switch_to".to_owned()),
                 (0x1003, 0, "label".to_owned()),

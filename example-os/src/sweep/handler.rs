@@ -77,6 +77,8 @@ pub(super) struct Shared {
     pub(super) target: AtomicU64,
     /// Address of the instruction breakpoint that is the event, or 0.
     pub(super) event: AtomicU64,
+    /// Address of the victim's first instruction.
+    pub(super) first: AtomicU64,
     /// RIP of the frame of the INT3 that ends the shot.
     pub(super) end: AtomicU64,
     /// Whether the injecting breakpoint's handler sends an NMI.
@@ -105,6 +107,7 @@ pub(super) static SHARED: Shared = Shared {
     saved: AtomicU64::new(0),
     target: AtomicU64::new(0),
     event: AtomicU64::new(0),
+    first: AtomicU64::new(0),
     end: AtomicU64::new(0),
     sends_nmi: AtomicBool::new(false),
     breaks_return: AtomicBool::new(false),

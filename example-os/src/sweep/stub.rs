@@ -47,6 +47,8 @@ pub enum Part {
     All,
     /// INT3 behind a jump.
     Traps,
+    /// The first one.
+    First,
     /// Up to and including the conditional branch of this number, from 0.
     Head(usize),
     /// What can be reached only when the branch of this number is taken.
@@ -182,6 +184,7 @@ impl Stub {
         match part {
             Part::All => self.all(),
             Part::Traps => self.traps(),
+            Part::First => 1,
             Part::Head(branch) => (2 << self.branch(branch)) - 1,
             Part::Taken(branch) => self.all() & !self.traps() & !self.reached_without(self.branch(branch), true),
             Part::NotTaken(branch) => self.all() & !self.traps() & !self.reached_without(self.branch(branch), false),

@@ -2,6 +2,7 @@
 
 use entry_core::rflags::Rflags;
 use entry_core::{IrqOff, Kernel, TrapFrame};
+use x86_64::instructions::segmentation::{SS, Segment};
 use x86_64::instructions::tables::sgdt;
 
 use super::handler::EVENT_VECTOR;
@@ -229,6 +230,12 @@ pub(super) struct Start {
     watched: Option<u64>,
 }
 
+/// Loads SS, which entries from user mode leave null, for a victim in ring 0.
+pub(super) fn load_stack_segment() {
+    // SAFETY: the selector is that of a writable data segment of DPL 0.
+    unsafe { SS::set_reg(OsKernel::LAYOUT.kernel_data().into()) };
+}
+
 /// Sets or clears the present bit of the user's data descriptor.
 pub(super) fn set_user_data_present(is_present: bool) {
     const PRESENT: u64 = 1 << 47;
@@ -382,6 +389,7 @@ impl Victim {
         let words = core::ptr::with_exposed_provenance_mut::<[u64; 2]>(layout::index(top - 16));
         // SAFETY: the words lie in a stack that is the victim's own.
         unsafe { words.write([flags, code]) };
+        frame.set_rip(code);
         frame.set_rsp(top - 16);
         let mut last = frame.clone();
         last.set_rsp(top);
@@ -437,14 +445,13 @@ const fn code_address(event: Event) -> u64 {
 }
 
 /// The stubs of the vectors that the events and injectors go through.
-pub(super) const VECTORS: [u8; 9] = [
+pub(super) const VECTORS: [u8; 8] = [
     1,
     2,
     3,
     6,
     11,
     14,
-    super::handler::TIMER_VECTOR,
     EVENT_VECTOR,
     entry_core::stub::SYSTEM_CALL_VECTOR,
 ];
