@@ -14,12 +14,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use entry_core::address::{UserLimit, Width};
 use entry_core::cpu::CpuFeatures;
-use entry_core::kernel::{Baseline, WithSmap};
+use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::msr::{Cpu, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::percpu::IstStack;
 use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
-use entry_core::stub::StubTable;
+use entry_core::stub::{LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor};
 use entry_core::tss::TaskStateSegment;
 use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
 use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, TrapFrame, UserEntry};
@@ -34,6 +34,7 @@ pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
 use crate::boot;
 use crate::device::apic;
+use crate::experiment;
 use crate::process::{self, WaitStatus, current, scheduler};
 use crate::syscall;
 
@@ -42,6 +43,9 @@ pub const LAYOUT: SegmentLayout = SegmentLayout::NATURAL;
 
 /// The vector of the timer.
 pub const TIMER_VECTOR: u8 = 0x40;
+
+/// The vector of the timer while an experiment has it.
+const EXPERIMENT_VECTOR: u8 = 0x41;
 
 /// Timer interrupts are 10 ms apart on QEMU, whose APIC timer counts nanoseconds.
 const TIMER_COUNT: u32 = 10_000_000;
@@ -54,6 +58,7 @@ const IST_BYTES: usize = 8192;
 static CPU0: Late<PerCpu> = Late(UnsafeCell::new(PerCpu::new()));
 static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([0; SegmentLayout::NATURAL_ENTRIES]));
 static IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
+static NULL_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 
 static DEBUG_STACK: IstStack<IST_BYTES> = IstStack::new();
 static NMI_STACK: IstStack<IST_BYTES> = IstStack::new();
@@ -158,6 +163,10 @@ fn interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
             cpu.count_tick();
             cpu.request_reschedule();
         }
+        EXPERIMENT_VECTOR => {
+            apic::eoi();
+            PerCpu::current(&irq).count_tick();
+        }
         apic::SPURIOUS_VECTOR => {}
         vector if LEGACY_SPURIOUS.contains(&vector) => {}
         _ => exception::stray_interrupt(frame),
@@ -182,11 +191,43 @@ impl SyscallEntry {
         Self(stubs::<K>().syscall)
     }
 
+    /// The stub with a lean frame. Neither it nor its exits have a place for CLAC, so it suits every CPU.
+    #[must_use]
+    pub(crate) fn lean<K: LeanKernel>() -> Self {
+        #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
+        let stub = syscall_entry_lean::<K, Baseline> as *const () as u64;
+        Self(stub)
+    }
+
+    /// The stub that zeroes registers. It suits every CPU, as above.
+    #[must_use]
+    pub(crate) fn clearing<K: Kernel>() -> Self {
+        #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
+        let stub = syscall_entry::<K, Clearing> as *const () as u64;
+        Self(stub)
+    }
+
+    /// The stub that calls nothing, for measuring.
+    #[must_use]
+    pub(crate) fn floor() -> Self {
+        #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
+        let stub = syscall_floor as *const () as u64;
+        Self(stub)
+    }
+
     /// The value for `IA32_LSTAR`.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.0
     }
+}
+
+/// [`Baseline`] with zeroed registers.
+#[derive(Debug)]
+struct Clearing;
+
+impl Options for Clearing {
+    const CLEAR: bool = true;
 }
 
 /// The stubs of `K` that suit this CPU.
@@ -200,7 +241,12 @@ fn stubs<K: Kernel>() -> StubTable {
 
 /// The address of the first of the 256 slots that the IDT points at.
 pub(crate) fn vector_stubs() -> u64 {
-    stubs::<OsKernel>().vectors
+    vectors_of::<OsKernel>()
+}
+
+/// The same for another kernel on the same CPU set-up.
+pub(crate) fn vectors_of<K: Kernel>() -> u64 {
+    stubs::<K>().vectors
 }
 
 /// A frame for the first entry of a program.
@@ -281,8 +327,10 @@ pub fn install() -> IrqOff {
     }
     // SAFETY: as for the per-CPU structure, which is complete; boot runs at CPL 0 with interrupts off.
     unsafe { load_segments(cpu.task_state()) };
-    // SAFETY: as for the per-CPU structure; boot runs at CPL 0, and TR is loaded.
-    unsafe { load_vectors() };
+    // SAFETY: as for the per-CPU structure.
+    unsafe { fill_vectors() };
+    // SAFETY: 1. the table was just filled. 2. Boot runs at CPL 0, and TR is loaded.
+    unsafe { load_vectors(&IDT) };
     set_bases(cpu);
     let _installed = set_registers(cpu);
     // SAFETY: boot hands over with interrupts off, and nothing above turns them on.
@@ -329,22 +377,43 @@ unsafe fn load_segments(task_state: &'static TaskStateSegment) {
     unsafe { tables::load_tss(LAYOUT.tss().into()) };
 }
 
-/// # Safety
-///
-/// 1. It is called once.
-/// 2. CPL is 0, and TR holds a TSS with its stacks.
-unsafe fn load_vectors() {
-    let stubs = stubs::<OsKernel>().vectors;
+/// The table for the stubs whose first slot is at `stubs`.
+fn vectors(stubs: u64) -> Idt {
     let mut table = Idt::new(stubs, &LAYOUT).unwrap_or_else(|error| panic!("IDT: {error}"));
     let int80 = stubs + u64::from(Vector::INT80.0) * SLOT_BYTES;
     table
         .set_system_call(Vector::INT80, int80)
         .unwrap_or_else(|error| panic!("IDT: {error}"));
-    // SAFETY: condition 1.
-    let idt = unsafe { IDT.fill(|idt| *idt = table) };
+    table
+}
+
+/// # Safety
+///
+/// 1. It is called once.
+unsafe fn fill_vectors() {
+    for (place, stubs) in [(&IDT, vector_stubs()), (&NULL_IDT, experiment::null_vectors())] {
+        let table = vectors(stubs);
+        // SAFETY: condition 1, and the two tables differ.
+        let _filled = unsafe { place.fill(|idt| *idt = table) };
+    }
+}
+
+/// # Safety
+///
+/// 1. [`fill_vectors`] has run.
+/// 2. CPL is 0, and TR holds a TSS with its stacks.
+unsafe fn load_vectors(table: &'static Late<Idt>) {
+    // SAFETY: nobody writes the table after `fill_vectors`.
+    let idt = unsafe { &*table.0.get() };
     // SAFETY: 1. condition 2. 2. The stubs are kernel code, mapped in every address space. 3. Condition 2; RSP0 is set by
     // the first context switch, before there is user mode to come from.
     unsafe { idt.load() };
+}
+
+/// Chooses between the table of the kernel and that of the experiment whose exceptions and INT 0x80 do nothing.
+pub(crate) fn select_null_vectors(is_null: bool, _irq: &IrqOff) {
+    // SAFETY: 1. and 2. nobody has an `IrqOff` before `install` has done both.
+    unsafe { load_vectors(if is_null { &NULL_IDT } else { &IDT }) };
 }
 
 fn set_bases(cpu: &'static PerCpu) {
@@ -385,6 +454,11 @@ fn set_registers(cpu: &'static PerCpu) -> Installed {
 /// Starts the periodic timer of this CPU.
 pub(crate) fn start_timer(_irq: &IrqOff) {
     apic::timer_periodic(TIMER_VECTOR, TIMER_COUNT);
+}
+
+/// Starts the timer for an experiment: its interrupts are counted and lead to nothing else.
+pub(crate) fn start_experiment_timer(count: u32, _irq: &IrqOff) {
+    apic::timer_periodic(EXPERIMENT_VECTOR, count);
 }
 
 /// Stops it.

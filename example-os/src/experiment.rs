@@ -5,19 +5,23 @@
 //! | operation | argument | result |
 //! |---|---|---|
 //! | 0 | – | [`QUERY_ANSWER`] |
-//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET | 0 |
+//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be | 0 |
 //! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
 //! | 3 | 1: an invalid opcode is skipped, as UD2; 0: it is fatal | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
+//! | 8 | 1: INT 0x80 does nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
+//! | 9 | nanoseconds from one timer interrupt to the next, which are counted and lead to nothing else; 0: none comes | 0 |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
-//! which stays with the kernel proper. All settings but the timer's belong to the process that makes them, and end with it.
+//! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
+//! makes them, and end with it; those of operations 7 to 9 belong to the CPU, and stay.
 
 use core::arch::asm;
 use core::marker::PhantomData;
 
+use entry_core::stub::{LeanKernel, LeanResult};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, SegmentLayout, TrapFrame, UserEntry};
 use entry_sysret::{IretOnly, Refusal, SysretOrIret};
 
@@ -31,7 +35,10 @@ pub const CONTROL: u64 = 0x4558;
 /// What operation 0 returns: "ENTR".
 pub const QUERY_ANSWER: u64 = 0x454e_5452;
 
-/// A kernel whose system calls do nothing; all else is as in [`OsKernel`].
+/// Length of the instructions whose exceptions are skipped by operation 8.
+const SKIPPED_BYTES: u64 = 2;
+
+/// A kernel whose system calls do nothing, and whose exceptions skip [`SKIPPED_BYTES`]; all else is as in [`OsKernel`].
 #[derive(Debug)]
 struct NullKernel<E>(PhantomData<E>);
 
@@ -47,8 +54,10 @@ unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
         entry.into_irq_off()
     }
 
+    #[inline(always)]
     fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        OsKernel::user_exception(frame, entry)
+        frame.set_rip(frame.rip().wrapping_add(SKIPPED_BYTES));
+        entry.into_irq_off()
     }
 
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
@@ -76,6 +85,19 @@ unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
     }
 }
 
+impl<E: Exit<Refusal = Refusal>> LeanKernel for NullKernel<E> {
+    extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _number: u64) -> LeanResult {
+        // SAFETY: it is called once, first, here; only the stub calls this function.
+        let irq = unsafe { Self::lean_entry() };
+        LeanResult::new(0, irq)
+    }
+}
+
+/// The first of the 256 slots of the kernel whose INT 0x80 does nothing.
+pub(crate) fn null_vectors() -> u64 {
+    entry::vectors_of::<NullKernel<SysretOrIret<UserRules>>>()
+}
+
 /// Serves the control call.
 pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
     let irq = irq.disable();
@@ -94,6 +116,9 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         6 => return read_counter(argument, irq),
         7 if switch(argument)? => entry::stop_timer(irq),
         7 => entry::start_timer(irq),
+        8 => entry::select_null_vectors(switch(argument)?, irq),
+        9 if argument == 0 => entry::stop_timer(irq),
+        9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -112,6 +137,9 @@ fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
         0 => Ok(SyscallEntry::normal()),
         1 => Ok(SyscallEntry::of::<NullKernel<SysretOrIret<UserRules>>>()),
         2 => Ok(SyscallEntry::of::<NullKernel<IretOnly<UserRules>>>()),
+        3 => Ok(SyscallEntry::lean::<NullKernel<SysretOrIret<UserRules>>>()),
+        4 => Ok(SyscallEntry::clearing::<NullKernel<SysretOrIret<UserRules>>>()),
+        5 => Ok(SyscallEntry::floor()),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -185,19 +185,17 @@ fn see(repeat: &Repeat, stretches: &[trace::Stretch], code: &Code) -> std::resul
     };
     let shorter = totals(repeat.shorter.0)?;
     let longer = totals(repeat.longer.0)?;
-    let timing = (&repeat.shorter.1, &repeat.longer.1);
-    let of = |amount: fn(&Totals, Event) -> u64, event, overhead| {
-        per_operation(
-            (timing.0, amount(&shorter, event)),
-            (timing.1, amount(&longer, event)),
-            overhead,
-        )
-        .ok_or_else(|| "the two stretches have the same number of rounds".to_owned())
-    };
-    let instructions = of(|totals, _| totals.instructions, Event::Iret, timing.0.overhead)?;
+    let instructions = repeat
+        .instructions_per_operation(shorter.instructions, longer.instructions)
+        .ok_or("the two stretches have the same number of rounds, or wait for longer than they last")?;
     let mut events = [Ratio::ZERO; Event::ALL.len()];
     for (event, count) in Event::ALL.into_iter().zip(&mut events) {
-        *count = of(|totals, event| totals.events.get(event), event, 0)?;
+        *count = per_operation(
+            (&repeat.shorter.1, shorter.events.get(event)),
+            (&repeat.longer.1, longer.events.get(event)),
+            0,
+        )
+        .ok_or("the two stretches have the same number of rounds")?;
     }
     let mut failures = Vec::new();
     let ticks = repeat.ticks_per_operation();

@@ -19,6 +19,8 @@ pub(crate) struct Timing {
     pub(crate) overhead: u64,
     /// Operations in each round.
     pub(crate) operations: u64,
+    /// Instructions of the whole stretch that are no part of an operation either: a loop that waits, and counts.
+    pub(crate) idle: u64,
 }
 
 /// A line of the bench program that the host acts on.
@@ -72,6 +74,11 @@ pub(crate) fn parse(line: &str) -> Result<Option<Line>, ()> {
             ticks: number(rest, "ticks")?,
             overhead: number(rest, "loop")?,
             operations: if calibration { 1 } else { number(rest, "ops")? },
+            idle: if field(rest, "idle").is_some() {
+                number(rest, "idle")?
+            } else {
+                0
+            },
         })
     };
     match read() {
@@ -107,9 +114,14 @@ pub(crate) struct Repeat {
 impl Repeat {
     /// Ticks, and so instructions under an instruction clock, for one operation.
     pub(crate) fn ticks_per_operation(&self) -> Option<Ratio> {
+        self.instructions_per_operation(self.shorter.1.ticks, self.longer.1.ticks)
+    }
+
+    /// The same from two counts of instructions, the shorter stretch's first.
+    pub(crate) fn instructions_per_operation(&self, shorter: u64, longer: u64) -> Option<Ratio> {
         per_operation(
-            (&self.shorter.1, self.shorter.1.ticks),
-            (&self.longer.1, self.longer.1.ticks),
+            (&self.shorter.1, shorter.checked_sub(self.shorter.1.idle)?),
+            (&self.longer.1, longer.checked_sub(self.longer.1.idle)?),
             self.shorter.1.overhead,
         )
     }
@@ -229,6 +241,23 @@ mod tests {
         ];
         let figures = Figures::read(lines).unwrap();
         assert_eq!(figures.rows[0].1[0].ticks_per_operation(), Some(Ratio::whole(150)));
+    }
+
+    #[test]
+    fn waiting_is_subtracted_from_each_stretch() {
+        let lines = [
+            "[bench] row=interrupt/user rounds=4 ticks=1000 loop=3 ops=1 idle=688",
+            "[bench] row=interrupt/user rounds=8 ticks=2100 loop=3 ops=1 idle=1476",
+        ];
+        let figures = Figures::read(lines).unwrap();
+        let repeat = &figures.rows[0].1[0];
+        assert_eq!(repeat.ticks_per_operation(), Some(Ratio::whole(75)));
+        assert_eq!(repeat.instructions_per_operation(600, 2100), None);
+    }
+
+    #[test]
+    fn rejects_waiting_that_is_no_number() {
+        assert_eq!(parse("[bench] row=a rounds=1 ticks=1 loop=1 ops=1 idle=x"), Err(()));
     }
 
     #[test]

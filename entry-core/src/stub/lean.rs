@@ -42,7 +42,7 @@ pub trait LeanKernel: Kernel {
 
 /// What a lean handler returns: the user's RAX, and the proof that interrupts are off, which takes no register.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(transparent)]
 pub struct LeanResult {
     value: u64,
     irq: IrqOff,

@@ -30,12 +30,24 @@ pub const READ_COUNTER: usize = 6;
 /// Operation: 1 stops the timer tick, 0 starts it again.
 pub const QUIET: usize = 7;
 
+/// Operation: 1 makes INT 0x80 answer 0 and every exception skip two bytes, 0 gives both back to the kernel proper. Made
+/// by SYSCALL: see [`control_by_syscall`].
+pub const NULL_VECTORS: usize = 8;
+/// Operation: a timer interrupt every so many nanoseconds that is counted and leads to nothing else; 0 ends it.
+pub const TIMER: usize = 9;
+
 /// Stub set: the kernel proper.
 pub const STUBS_NORMAL: usize = 0;
 /// Stub set: full frame, every call returns 0, left by SYSRET.
 pub const STUBS_NULL_FULL: usize = 1;
 /// Stub set: full frame, every call returns 0, left by IRET.
 pub const STUBS_NULL_IRET: usize = 2;
+/// Stub set: lean frame, every call returns 0.
+pub const STUBS_NULL_LEAN: usize = 3;
+/// Stub set: full frame and zeroed registers, every call returns 0, left by SYSRET.
+pub const STUBS_NULL_CLEAR: usize = 4;
+/// Stub set: no frame and no test, every call returns 0.
+pub const STUBS_FLOOR: usize = 5;
 
 /// Interrupt-flag loop without its five flag instructions.
 pub const UNTOUCHED: usize = 0;
@@ -73,6 +85,19 @@ pub unsafe fn control(operation: usize, argument: usize) -> Result<usize, Errno>
         );
     }
     sys::check(result)
+}
+
+/// As [`control`], by SYSCALL, which serves it while the normal stub set is selected.
+///
+/// # Errors
+/// As [`control`].
+///
+/// # Safety
+/// 1. As [`control`].
+/// 2. After [`NULL_VECTORS`] with 1, until it is 0 again, no exception is relied on, page faults included, and no INT 0x80.
+pub unsafe fn control_by_syscall(operation: usize, argument: usize) -> Result<usize, Errno> {
+    // SAFETY: 1. and 2. the call neither writes nor unmaps memory of the caller.
+    sys::check(unsafe { sys::raw(NUMBER, [operation, argument, 0, 0, 0, 0]) })
 }
 
 /// Whether the kernel is example-os.

@@ -135,6 +135,53 @@ timed! {
 }
 
 timed! {
+    /// INT 0x80 with number `first`: overhead 3 (MOV, DEC, JNZ).
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. The call ignores its arguments.
+    soft_interrupt:
+    before []
+    once []
+    round ["mov eax, r13d", "int 0x80"]
+    after []
+}
+
+timed! {
+    /// A load of two bytes' length from `first`, which the kernel skips: overhead 2. The load itself is not counted:
+    /// an instruction that faults has not run.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. Nothing is mapped at `first`, and the kernel skips the load.
+    skipped_load:
+    before []
+    once ["mov rsi, r13"]
+    round ["mov eax, [rsi]"]
+    after []
+}
+
+timed! {
+    /// Waits in each round until an interrupt has come and gone: overhead 3 (MOV, DEC, JNZ), and
+    /// [`INTERRUPT_POLL`] instructions for each of the polls, whose number is the result.
+    ///
+    /// What shows the interrupt is ES: IRET to user mode nulls a selector whose segment user mode may not use, and so
+    /// turns the null selector 3 into 0.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. Interrupts come, and further apart than one round.
+    interrupted:
+    before []
+    once ["mov ecx, 3"]
+    round ["mov es, ecx", "3:", "inc rax", "mov edx, es", "test edx, edx", "jnz 3b"]
+    after []
+}
+
+/// Instructions of a poll in [`interrupted`].
+pub(crate) const INTERRUPT_POLL: u64 = 4;
+
+timed! {
     /// `kill(first, second)`: overhead 3. The arguments are loaded once, system calls keep them.
     ///
     /// # Safety
@@ -300,6 +347,44 @@ pub(crate) unsafe extern "sysv64" fn undefined_three_times() -> u64 {
         "inc eax",
         "ud2",
         "inc eax",
+        "ret",
+    )
+}
+
+/// INT 0x80 with number `number`; returns what the kernel answers.
+///
+/// # Safety
+/// 1. The call ignores its arguments.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn soft_interrupt_once(number: usize) -> u64 {
+    naked_asm!("mov rax, rdi", "int 0x80", "ret")
+}
+
+/// Loads from `address` with an instruction of two bytes and returns 1 if the kernel has skipped it.
+///
+/// # Safety
+/// 1. The kernel skips the load, or `address` is that of a readable word that isn't 1.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn skipped_load_once(address: usize) -> u64 {
+    naked_asm!("mov rsi, rdi", "mov eax, 1", "mov eax, [rsi]", "ret")
+}
+
+/// As [`interrupted`], without a clock.
+///
+/// # Safety
+/// 1. As [`interrupted`].
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn wait_for_interrupts(rounds: u64) {
+    naked_asm!(
+        "mov ecx, 3",
+        "2:",
+        "mov es, ecx",
+        "3:",
+        "mov edx, es",
+        "test edx, edx",
+        "jnz 3b",
+        "dec rdi",
+        "jnz 2b",
         "ret",
     )
 }

@@ -46,6 +46,30 @@ pub(crate) const ROWS: &[Row] = &[
         run: |bench, row| null_call(bench, row, control::STUBS_NULL_IRET),
     },
     Row {
+        name: "syscall/null/floor",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_FLOOR),
+    },
+    Row {
+        name: "syscall/null/lean",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_LEAN),
+    },
+    Row {
+        name: "syscall/null/full-clear",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_CLEAR),
+    },
+    Row {
+        name: "syscall/null/int80",
+        overhead: 3,
+        operations: 1,
+        run: null_soft_interrupt,
+    },
+    Row {
         name: "syscall/getppid",
         overhead: 3,
         operations: 1,
@@ -68,6 +92,19 @@ pub(crate) const ROWS: &[Row] = &[
         overhead: 2,
         operations: 1,
         run: exception,
+    },
+    Row {
+        name: "fault/floor",
+        overhead: 2,
+        operations: 1,
+        run: skipped_fault,
+    },
+    Row {
+        name: "interrupt/user",
+        // And the polls, which are subtracted one by one.
+        overhead: 3,
+        operations: 1,
+        run: interrupt,
     },
     Row {
         name: "switch/yield/2p",
@@ -169,6 +206,27 @@ impl Bench {
         Ok(())
     }
 
+    /// As [`Bench::measure`] for a loop that waits: the result of `timed` is how often it looked, `poll` instructions
+    /// each, and the lines say how many that were.
+    fn measure_waiting(
+        &self,
+        row: &Row,
+        poll: u64,
+        mut timed: impl FnMut(u64) -> Result<Timed, Problem>,
+    ) -> Result<(), Problem> {
+        for _ in 0..self.repeats {
+            for rounds in [self.rounds, 2 * self.rounds] {
+                let Timed { ticks, last: polls } = timed(rounds)?;
+                let (name, overhead, operations) = (row.name, row.overhead, row.operations);
+                let idle = polls * poll;
+                println!(
+                    "[bench] row={name} rounds={rounds} ticks={ticks} loop={overhead} ops={operations} idle={idle}"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a row that needs the control call where there is none.
     const fn needs_control(&self) -> Result<(), Problem> {
         if self.example_os {
@@ -226,6 +284,80 @@ fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
     expect("getpid through the null stub", u64::from(answer.unsigned_abs()), 0)?;
     expect("getpid is back", u64::from(sys::getpid() > 0), 1)?;
     bench.measure(row, u64::MAX, 0, with_stubs)
+}
+
+/// Runs `body` while INT 0x80 does nothing and exceptions are skipped.
+///
+/// `body` must make no INT 0x80 but the one it times, and touch no page that may be absent.
+fn with_null_vectors<T>(body: impl FnOnce() -> T) -> Result<T, Problem> {
+    let select = |is_null| {
+        // SAFETY: 1. the stub set is the normal one, and the fault exit stays; the callers have asked `needs_control`.
+        // 2. `body` sees to it.
+        unsafe { control::control_by_syscall(control::NULL_VECTORS, is_null) }
+    };
+    done("select null vectors", select(1))?;
+    let result = body();
+    done("select normal vectors", select(0))?;
+    Ok(result)
+}
+
+/// INT 0x80 to a kernel that answers 0.
+fn null_soft_interrupt(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    bench.needs_control()?;
+    // SAFETY: 1. `getpid` takes none.
+    let once = || unsafe { loops::soft_interrupt_once(sys::GETPID) };
+    let refused = (Errno::ENOSYS.0 as u64).wrapping_neg();
+    expect("INT 0x80 of the kernel proper", once(), refused)?;
+    expect("INT 0x80 through the null stub", with_null_vectors(once)?, 0)?;
+    bench.measure(row, u64::MAX, 0, |rounds| {
+        // SAFETY: 1. rounds start at 1; 2. `getpid` takes none.
+        with_null_vectors(|| unsafe { loops::soft_interrupt(rounds, sys::GETPID, 0, 0) })
+    })?;
+    expect("INT 0x80 afterwards", once(), refused)
+}
+
+/// A page fault that the kernel skips without looking.
+fn skipped_fault(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    /// In the first page, which is never mapped.
+    const NOWHERE: usize = 0x10;
+    bench.needs_control()?;
+    // SAFETY: 1. loads are skipped.
+    let skipped = with_null_vectors(|| unsafe { loops::skipped_load_once(NOWHERE) })?;
+    expect("loads skipped", skipped, 1)?;
+    bench.measure(row, u64::MAX, 0, |rounds| {
+        // SAFETY: 1. rounds start at 1. 2. Loads are skipped.
+        with_null_vectors(|| unsafe { loops::skipped_load(rounds, NOWHERE, 0, 0) })
+    })
+}
+
+/// A timer interrupt that arrives in a loop of the program and leads to nothing.
+fn interrupt(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    /// Time from one interrupt to the next: many times what one takes.
+    const PERIOD: usize = 1000;
+    bench.needs_control()?;
+    let timer = |period| {
+        // SAFETY: 1. and 3. neither the stub set nor the fault exit changes. 2. `needs_control`.
+        done("set timer", unsafe { control(control::TIMER, period) }).map(drop)
+    };
+    let mut started = Ok(());
+    let ticks = counted(control::COUNT_TICKS, || {
+        started = timer(PERIOD);
+        if started.is_ok() {
+            // SAFETY: 1. sixteen rounds, and the timer runs.
+            unsafe { loops::wait_for_interrupts(16) };
+            started = timer(0);
+        }
+    })?;
+    started?;
+    // One more may come before the timer is stopped.
+    expect("16 waits took 16 interrupts", u64::from((16..=17).contains(&ticks)), 1)?;
+    bench.measure_waiting(row, loops::INTERRUPT_POLL, |rounds| {
+        timer(PERIOD)?;
+        // SAFETY: 1. rounds start at 1. 2. The timer runs.
+        let timed = unsafe { loops::interrupted(rounds, 0, 0, 0) };
+        timer(0)?;
+        Ok(timed)
+    })
 }
 
 /// A system call that does next to nothing, through the whole kernel.
