@@ -653,6 +653,7 @@ mod tests {
             ticks,
             overhead: 2,
             operations: 1,
+            idle: 0,
         };
         let repeat = Repeat {
             shorter: (0, timing(2, 17)),

@@ -67,6 +67,10 @@ pub(crate) enum Error {
     #[error("{what}; {remedy}")]
     Verdict { what: String, remedy: String },
 
+    /// Tests failed. The line that counts them is the last one, so nothing is said after it.
+    #[error("some tests failed; see the lines with FAILED above")]
+    Counted,
+
     /// Ctrl-C or a request to end.
     #[error("interrupted; every machine that was running has been stopped")]
     Interrupted,

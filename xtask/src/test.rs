@@ -1,16 +1,12 @@
 //! `cargo xtask test`: host tests, then every test image in the emulator.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use crate::boot_test;
 use crate::build::{self, Profile};
 use crate::error::{Error, Result};
-use crate::guest::is_interrupted;
+use crate::host_test;
 use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine};
 use crate::run::model;
 use crate::setup::{Need, Setup};
-use crate::toolchain::{Cargo, Toolchain};
 use crate::workspace::Workspace;
 
 /// Arguments of `test`.
@@ -61,73 +57,6 @@ impl Counts {
         }
         line
     }
-}
-
-/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-fn result_line(line: &str) -> Option<Counts> {
-    let rest = line.strip_prefix("test result: ")?.split_once(". ")?.1;
-    let number = |word: &str| {
-        rest.split("; ")
-            .find_map(|part| part.strip_suffix(word)?.trim().parse().ok())
-    };
-    Some(Counts {
-        passed: number("passed")?,
-        failed: number("failed")?,
-        skipped: number("ignored")?,
-    })
-}
-
-/// The cargo call for tests on the host.
-fn host_cargo(filter: Option<&str>) -> Cargo {
-    let mut words = vec!["test", "--no-fail-fast"];
-    if let Some(filter) = filter {
-        words.extend(["--", filter]);
-    }
-    Cargo::new(Toolchain::Active, words)
-}
-
-/// Runs the host tests of the default members, documentation examples included.
-fn host(workspace: &Workspace, filter: Option<&str>, verbose: bool) -> Result<Counts> {
-    let cargo = host_cargo(filter);
-    eprintln!("{}", cargo.shown());
-    let mut child = cargo
-        .nested(workspace)
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|source| cargo.not_started(source))?;
-    let mut counts = Counts::default();
-    let mut results = 0;
-    let mut detail = false;
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
-            if let Some(result) = result_line(&line) {
-                counts.add(result);
-                results += 1;
-                detail = false;
-            }
-            // Between the headings of the failures and the result stands what went wrong.
-            detail |= line == "failures:";
-            let test = line.starts_with("test ") && result_line(&line).is_none();
-            let bad = test && line.contains("FAILED");
-            if verbose || bad || detail || (test && !line.ends_with("... ok")) {
-                println!("{line}");
-            }
-        }
-    }
-    let status = child.wait().map_err(|source| cargo.not_started(source))?;
-    if is_interrupted() {
-        return Err(Error::Interrupted);
-    }
-    if results == 0 || (!status.success() && counts.failed == 0) {
-        // Nothing was built, or a test program died without a result.
-        return Err(Error::Command {
-            command: cargo.shown(),
-            status,
-            remedy: "mend what it says above".to_owned(),
-        });
-    }
-    println!("host: {}", counts.line());
-    Ok(counts)
 }
 
 /// Boots every image on every model.
@@ -191,7 +120,7 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let workspace = Workspace::find()?;
     let mut setup = Setup::new(&workspace);
     workspace.writable()?;
-    let mut counts = host(&workspace, args.filter.as_deref(), args.machine.verbose)?;
+    let mut counts = host_test::run(&workspace, args.filter.as_deref(), args.machine.verbose)?;
     counts.add(images(&workspace, &mut setup, args)?);
     if let Some(filter) = &args.filter
         && counts.total() == 0
@@ -206,16 +135,14 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The verdict over counts, after their line has been printed.
+/// Prints the line that ends every verb that tests, and gives the verdict.
 pub(crate) fn conclude(counts: Counts) -> Result<()> {
     println!("{}", counts.line());
     if counts.failed == 0 {
-        return Ok(());
+        Ok(())
+    } else {
+        Err(Error::Counted)
     }
-    Err(Error::Verdict {
-        what: format!("{} failed", counts.failed),
-        remedy: "see the lines with FAILED above".to_owned(),
-    })
 }
 
 /// `cargo xtask test`.
@@ -228,31 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_result_line_of_cargo_test() {
-        assert_eq!(
-            result_line(
-                "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s"
-            ),
-            Some(Counts {
-                passed: 3,
-                failed: 0,
-                skipped: 1
-            })
-        );
-        assert_eq!(
-            result_line(
-                "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
-            ),
-            Some(Counts {
-                passed: 1,
-                failed: 2,
-                skipped: 0
-            })
-        );
-        assert_eq!(result_line("test frame::tests::size ... ok"), None);
-    }
-
-    #[test]
     fn last_line_names_skipped_tests_when_there_are_any() {
         let mut counts = Counts {
             passed: 4,
@@ -262,11 +164,5 @@ mod tests {
         assert_eq!(counts.line(), "4 passed, 0 failed");
         counts.skipped = 2;
         assert_eq!(counts.line(), "4 passed, 0 failed, 2 skipped");
-    }
-
-    #[test]
-    fn filter_goes_to_the_test_programs() {
-        assert_eq!(host_cargo(Some("frame")).shown(), "cargo test --no-fail-fast -- frame");
-        assert_eq!(host_cargo(None).shown(), "cargo test --no-fail-fast");
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct Cargo {
     pub(crate) guest: bool,
     /// Whether warnings of rustdoc fail.
     pub(crate) deny_doc_warnings: bool,
+    /// A `cfg` of the compiler that the build is made with.
+    pub(crate) cfg: Option<&'static str>,
 }
 
 /// Variables that the cargo around us sets or reads, and that would change what the cargo inside does.
@@ -85,6 +87,7 @@ impl Cargo {
             target: None,
             guest: false,
             deny_doc_warnings: false,
+            cfg: None,
         }
     }
 
@@ -97,6 +100,12 @@ impl Cargo {
     /// Build for the guest.
     pub(crate) const fn for_guest(mut self) -> Self {
         self.guest = true;
+        self
+    }
+
+    /// Build with a `cfg`.
+    pub(crate) const fn with_cfg(mut self, cfg: &'static str) -> Self {
+        self.cfg = Some(cfg);
         self
     }
 
@@ -113,12 +122,16 @@ impl Cargo {
         command.args(&self.arguments);
         for name in environment {
             let Some(text) = name.to_str() else { continue };
-            if is_nested(text) || ((self.guest || self.deny_doc_warnings) && is_flag(text)) {
+            let own_flags = self.guest || self.deny_doc_warnings || self.cfg.is_some();
+            if is_nested(text) || (own_flags && is_flag(text)) {
                 command.env_remove(&name);
             }
         }
         if self.guest {
             command.env("CARGO_ENCODED_RUSTFLAGS", GUEST_RUSTFLAGS);
+        }
+        if let Some(cfg) = self.cfg {
+            command.env("CARGO_ENCODED_RUSTFLAGS", format!("--cfg={cfg}"));
         }
         if self.deny_doc_warnings {
             command.env("RUSTDOCFLAGS", "-Dwarnings");
