@@ -114,7 +114,7 @@ pub struct ExitWords {
 
 impl ExitWords {
     /// The words of `frame`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn of(frame: &TrapFrame) -> Self {
         Self {
@@ -131,6 +131,7 @@ impl ExitWords {
         }
     }
 
+    #[inline(always)]
     const fn has(&self, flags: u64) -> bool {
         self.rflags & flags != 0
     }
@@ -241,6 +242,7 @@ impl fmt::Display for IretReason {
 /// # Errors
 ///
 /// The first [`Refusal`] that applies.
+#[inline(always)]
 pub const fn decide(words: &ExitWords, rules: &RuleSet) -> Result<Leave, Refusal> {
     if let Some(refusal) = refuse(words, rules) {
         return Err(refusal);
@@ -315,6 +317,7 @@ pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &Rule
 }
 
 /// Why neither way out is safe; `None` if IRET is.
+#[inline(always)]
 const fn refuse(words: &ExitWords, rules: &RuleSet) -> Option<Refusal> {
     if guard!("unknown-entry-kind", words.kind.is_none()) {
         return Some(Refusal::UnknownEntryKind);
@@ -326,6 +329,7 @@ const fn refuse(words: &ExitWords, rules: &RuleSet) -> Option<Refusal> {
 }
 
 /// The part about CS, SS and RIP, which the builders ask too.
+#[inline(always)]
 pub(crate) const fn refuse_target(cs: u64, ss: u64, rip: u64, rules: &RuleSet) -> Option<Refusal> {
     if let Some(refusal) = refuse_code_segment(cs, rules) {
         return Some(refusal);
@@ -336,6 +340,7 @@ pub(crate) const fn refuse_target(cs: u64, ss: u64, rip: u64, rules: &RuleSet) -
     refuse_rip(rip, cs, rules)
 }
 
+#[inline(always)]
 const fn refuse_code_segment(cs: u64, rules: &RuleSet) -> Option<Refusal> {
     if cs == rules.code64 || (rules.allows_code32() && cs == rules.code32) {
         return None;
@@ -352,6 +357,7 @@ const fn refuse_code_segment(cs: u64, rules: &RuleSet) -> Option<Refusal> {
     None
 }
 
+#[inline(always)]
 const fn refuse_stack_segment(ss: u64, rules: &RuleSet) -> Option<Refusal> {
     if ss == rules.data {
         return None;
@@ -371,6 +377,7 @@ const fn refuse_stack_segment(ss: u64, rules: &RuleSet) -> Option<Refusal> {
     None
 }
 
+#[inline(always)]
 const fn refuse_rip(rip: u64, cs: u64, rules: &RuleSet) -> Option<Refusal> {
     if rules.allows_code32() && cs == rules.code32 {
         if guard!("rip-above-code32", rip > u32::MAX as u64) {
@@ -393,6 +400,7 @@ const fn refuse_rip(rip: u64, cs: u64, rules: &RuleSet) -> Option<Refusal> {
     None
 }
 
+#[inline(always)]
 const fn refuse_flags(rflags: u64, rules: &RuleSet) -> Option<Refusal> {
     if guard!("virtual-8086", rflags & Rflags::VIRTUAL_8086.bits() != 0) {
         return Some(Refusal::Virtual8086 { rflags });
@@ -430,6 +438,7 @@ const fn refuse_flags(rflags: u64, rules: &RuleSet) -> Option<Refusal> {
 /// frame.set_rip(0x40_1000);
 /// assert_eq!(why_iret(&ExitWords::of(&frame), &rules), Some(IretReason::LiveRegisters));
 /// ```
+#[inline(always)]
 #[must_use]
 pub const fn why_iret(words: &ExitWords, rules: &RuleSet) -> Option<IretReason> {
     if guard!("paranoid-entry", matches!(words.kind, Some(EntryKind::Paranoid) | None)) {
@@ -454,6 +463,7 @@ pub const fn why_iret(words: &ExitWords, rules: &RuleSet) -> Option<IretReason> 
 }
 
 impl ExitWords {
+    #[inline(always)]
     const fn came_through_idt(&self) -> bool {
         matches!(
             self.kind,
@@ -468,6 +478,7 @@ impl ExitWords {
     }
 
     /// Whether the program may find RIP in RCX and RFLAGS in R11.
+    #[inline(always)]
     const fn may_lose_registers(&self) -> bool {
         if self.are_rcx_r11_dead {
             return true;

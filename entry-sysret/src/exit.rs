@@ -55,6 +55,7 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
         None
     }
 
+    #[inline(always)]
     fn choose(frame: &TrapFrame, _irq: &IrqOff) -> Result<Leave, Refusal> {
         decide(&ExitWords::of(frame), &R::RULES)
     }
@@ -78,6 +79,7 @@ unsafe impl<R: Rules> Exit for IretOnly<R> {
         None
     }
 
+    #[inline(always)]
     fn choose(frame: &TrapFrame, _irq: &IrqOff) -> Result<Leave, Refusal> {
         decide(&ExitWords::of(frame), &R::RULES)?;
         Ok(Leave::Iret)
