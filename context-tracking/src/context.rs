@@ -296,7 +296,8 @@ impl<T: Tracker> Ctx<Kernel, IrqOff, T> {
     #[inline(always)]
     pub fn enter_from_user(entry: UserEntry) -> Self {
         let irq = entry.into_irq_off();
-        T::user_exit(&irq);
+        // SAFETY: 1. `entry` says that user mode was just left. 2. It is used up.
+        unsafe { T::user_exit(&irq) };
         Self::new(irq)
     }
 
@@ -336,20 +337,25 @@ impl<T: Tracker> Ctx<Kernel, IrqOff, T> {
     /// until [`Ctx::user_exit`] is that call.
     #[inline(always)]
     pub fn user_enter(self) -> Ctx<User, IrqOff, T> {
-        Ctx::new(T::user_enter(self.irq).into_irq_off())
+        // SAFETY: 1. what may follow is the call of user mode. 2. The claim is used up. 3. No witness borrows it.
+        let leaving = unsafe { T::user_enter(self.irq) };
+        // SAFETY: 1. the state is that of user mode by intent, and the new claim says so.
+        Ctx::new(unsafe { leaving.into_irq_off() })
     }
 
     /// Makes the transition to idle.
     #[inline(always)]
     pub fn idle_enter(self) -> Ctx<Idle, IrqOff, T> {
-        T::idle_enter(&self.irq);
+        // SAFETY: 1. the claim was "kernel" and is used up. 2. Nothing borrows it.
+        unsafe { T::idle_enter(&self.irq) };
         Ctx::new(self.irq)
     }
 
     /// Makes the transition to guest.
     #[inline(always)]
     pub fn guest_enter(self) -> Ctx<Guest, IrqOff, T> {
-        T::guest_enter(&self.irq);
+        // SAFETY: 1. the claim was "kernel" and is used up. 2. Nothing borrows it.
+        unsafe { T::guest_enter(&self.irq) };
         Ctx::new(self.irq)
     }
 
@@ -359,7 +365,8 @@ impl<T: Tracker> Ctx<Kernel, IrqOff, T> {
     /// CPU that switches. For observers this is a quiescent moment: nothing that borrows a claim is alive.
     #[inline(always)]
     pub fn schedule(self, switch: impl FnOnce(&IrqOff)) -> Self {
-        T::pass(&self.irq);
+        // SAFETY: 1. the claim is "kernel". 2. It is borrowed by nobody else.
+        unsafe { T::pass(&self.irq) };
         switch(&self.irq);
         T::assert_kernel(Transition::Schedule);
         Self::new(self.irq)
@@ -369,7 +376,8 @@ impl<T: Tracker> Ctx<Kernel, IrqOff, T> {
     /// stay in the kernel.
     #[inline(always)]
     pub fn pass(&mut self) {
-        T::pass(&self.irq);
+        // SAFETY: 1. the claim is "kernel". 2. It is borrowed by nobody else.
+        unsafe { T::pass(&self.irq) };
     }
 
     /// Asks whether anything is left to do before user mode, with interrupts off and staying so.
@@ -414,21 +422,24 @@ impl<T: Tracker> Ctx<Kernel, IrqUnknown, T> {
         let _guard = IrqGuard::new();
         // SAFETY: the guard turned interrupts off and outlives the proof, which is given up at once.
         let irq = unsafe { IrqOff::assume() };
-        let _ = T::user_enter(irq).into_irq_off();
+        // SAFETY: as in the other form.
+        let _leaving = unsafe { T::user_enter(irq) };
         Ctx::new(self.irq)
     }
 
     /// [`Ctx::idle_enter`], with IF saved around it.
     #[inline(always)]
     pub fn idle_enter_irqsave(self) -> Ctx<Idle, IrqUnknown, T> {
-        T::idle_enter(IrqGuard::new().irq_off());
+        // SAFETY: 1. the claim was "kernel" and is used up. 2. Nothing borrows it.
+        unsafe { T::idle_enter(IrqGuard::new().irq_off()) };
         Ctx::new(self.irq)
     }
 
     /// [`Ctx::guest_enter`], with IF saved around it.
     #[inline(always)]
     pub fn guest_enter_irqsave(self) -> Ctx<Guest, IrqUnknown, T> {
-        T::guest_enter(IrqGuard::new().irq_off());
+        // SAFETY: 1. the claim was "kernel" and is used up. 2. Nothing borrows it.
+        unsafe { T::guest_enter(IrqGuard::new().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -437,7 +448,8 @@ impl<T: Tracker> Ctx<User, IrqUnknown, T> {
     /// [`Ctx::user_exit`], with IF saved around it.
     #[inline(always)]
     pub fn user_exit_irqsave(self) -> Ctx<Kernel, IrqUnknown, T> {
-        T::user_exit(IrqGuard::new().irq_off());
+        // SAFETY: 1. the call of user mode has returned. 2. The claim was "user" and is used up.
+        unsafe { T::user_exit(IrqGuard::new().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -446,7 +458,8 @@ impl<T: Tracker> Ctx<Idle, IrqUnknown, T> {
     /// [`Ctx::idle_exit`], with IF saved around it.
     #[inline(always)]
     pub fn idle_exit_irqsave(self) -> Ctx<Kernel, IrqUnknown, T> {
-        T::idle_exit(IrqGuard::new().irq_off());
+        // SAFETY: the claim was "idle" and is used up.
+        unsafe { T::idle_exit(IrqGuard::new().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -455,7 +468,8 @@ impl<T: Tracker> Ctx<Guest, IrqUnknown, T> {
     /// [`Ctx::guest_exit`], with IF saved around it.
     #[inline(always)]
     pub fn guest_exit_irqsave(self) -> Ctx<Kernel, IrqUnknown, T> {
-        T::guest_exit(IrqGuard::new().irq_off());
+        // SAFETY: the claim was "guest" and is used up.
+        unsafe { T::guest_exit(IrqGuard::new().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -464,7 +478,8 @@ impl<T: Tracker> Ctx<User, IrqOff, T> {
     /// Makes the transition back from user mode.
     #[inline(always)]
     pub fn user_exit(self) -> Ctx<Kernel, IrqOff, T> {
-        T::user_exit(&self.irq);
+        // SAFETY: 1. the call of user mode has returned. 2. The claim was "user" and is used up.
+        unsafe { T::user_exit(&self.irq) };
         Ctx::new(self.irq)
     }
 }
@@ -482,7 +497,8 @@ impl<T: Tracker> Ctx<Idle, IrqOff, T> {
     /// Makes the transition back from idle.
     #[inline(always)]
     pub fn idle_exit(self) -> Ctx<Kernel, IrqOff, T> {
-        T::idle_exit(&self.irq);
+        // SAFETY: the claim was "idle" and is used up.
+        unsafe { T::idle_exit(&self.irq) };
         Ctx::new(self.irq)
     }
 }
@@ -497,7 +513,8 @@ impl<T: Tracker> Ctx<Guest, IrqOff, T> {
     /// Makes the transition back from guest.
     #[inline(always)]
     pub fn guest_exit(self) -> Ctx<Kernel, IrqOff, T> {
-        T::guest_exit(&self.irq);
+        // SAFETY: the claim was "guest" and is used up.
+        unsafe { T::guest_exit(&self.irq) };
         Ctx::new(self.irq)
     }
 }
@@ -516,7 +533,8 @@ impl<T: Tracker> ReadyToExit<T> {
     /// Makes the transition to user mode; the last thing before the handler returns.
     #[inline(always)]
     pub fn user_enter(self) -> UserReturn {
-        T::user_enter(self.0.irq)
+        // SAFETY: 1. it is the last thing before the handler returns. 2. The claim is used up. 3. `exit_work` found none.
+        unsafe { T::user_enter(self.0.irq) }
     }
 
     /// Goes back, for instance because the exit refuses the frame.
@@ -576,7 +594,8 @@ impl<'a, T: Tracker> Exception<'a, T> {
     #[inline(always)]
     pub fn enter(irq: &'a IrqOff) -> Self {
         Self {
-            saved: T::exception_enter(irq),
+            // SAFETY: the caller is an exception handler's begin, and the token is given back by `exit`.
+            saved: unsafe { T::exception_enter(irq) },
             irq,
         }
     }
@@ -584,7 +603,8 @@ impl<'a, T: Tracker> Exception<'a, T> {
     /// Puts the state back; the last thing before the handler returns.
     #[inline(always)]
     pub fn exit(self) {
-        T::exception_exit(self.irq, self.saved);
+        // SAFETY: the token is that of this handler, which ends.
+        unsafe { T::exception_exit(self.irq, self.saved) };
     }
 
     /// A witness that this CPU is watching.
@@ -641,7 +661,8 @@ impl<'a, T: Tracker> Nmi<'a, T> {
     #[inline(always)]
     pub fn enter(irq: &'a IrqOff) -> Self {
         Self {
-            saved: T::nmi_enter(irq),
+            // SAFETY: the caller is an NMI handler's begin, and the token is given back by `exit`.
+            saved: unsafe { T::nmi_enter(irq) },
             irq,
         }
     }
@@ -649,7 +670,8 @@ impl<'a, T: Tracker> Nmi<'a, T> {
     /// Puts the depth back; the last thing before the handler returns.
     #[inline(always)]
     pub fn exit(self) {
-        T::nmi_exit(self.irq, self.saved);
+        // SAFETY: the token is that of this handler, which ends.
+        unsafe { T::nmi_exit(self.irq, self.saved) };
     }
 
     /// A witness that this CPU is watching.

@@ -346,7 +346,7 @@ enum Wanted {
 /// # }
 /// // A CPU in the kernel hears once more that user mode was left:
 /// # let irq = unsafe { IrqOff::assume() };
-/// # Tracked::<Cpu>::user_exit(&irq);
+/// # unsafe { Tracked::<Cpu>::user_exit(&irq) };
 /// # let violation = SEEN.get().unwrap();
 /// assert_eq!(violation.transition(), Transition::UserExit);
 /// assert_eq!(violation.to_string(), "user exit in state kernel, wanted user");

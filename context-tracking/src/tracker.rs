@@ -285,15 +285,43 @@ impl Saved {
 /// 2. While the hooks are called at the borders they name, the word's counter is odd whenever this CPU runs kernel code.
 pub unsafe trait Tracker: Tracking {
     /// The CPU has nothing to do and is about to wait.
-    fn idle_enter(irq: &IrqOff);
+    ///
+    /// # Safety
+    ///
+    /// 1. The CPU is in the kernel, outside handlers, and only waits until [`Tracker::idle_exit`].
+    /// 2. Nothing that an observer could wait for is held.
+    unsafe fn idle_enter(irq: &IrqOff);
+
     /// The idle loop goes on.
-    fn idle_exit(irq: &IrqOff);
+    ///
+    /// # Safety
+    ///
+    /// 1. The last border was [`Tracker::idle_enter`].
+    unsafe fn idle_exit(irq: &IrqOff);
+
     /// A virtual machine is about to run.
-    fn guest_enter(irq: &IrqOff);
+    ///
+    /// # Safety
+    ///
+    /// 1. The CPU is in the kernel, outside handlers, and runs but the world switch until [`Tracker::guest_exit`].
+    /// 2. Nothing that an observer could wait for is held.
+    unsafe fn guest_enter(irq: &IrqOff);
+
     /// A virtual machine has stopped.
-    fn guest_exit(irq: &IrqOff);
-    /// The kernel holds nothing that an observer could wait for, at this moment; two steps of the counter.
-    fn pass(irq: &IrqOff);
+    ///
+    /// # Safety
+    ///
+    /// 1. The last border was [`Tracker::guest_enter`].
+    unsafe fn guest_exit(irq: &IrqOff);
+
+    /// Two steps of the counter: a quiescent moment.
+    ///
+    /// # Safety
+    ///
+    /// 1. The CPU is in the kernel, outside handlers.
+    /// 2. Nothing that an observer could wait for is held.
+    unsafe fn pass(irq: &IrqOff);
+
     /// This CPU's word, if there is one.
     fn word() -> Option<&'static CpuWord>;
     /// Checks, where checks are on, that this CPU is in the kernel outside NMI handlers, as `transition` claims.
@@ -303,15 +331,15 @@ pub unsafe trait Tracker: Tracking {
 // SAFETY: 1. There is none. 2. So no counter is even.
 unsafe impl Tracker for NoTracking {
     #[inline(always)]
-    fn idle_enter(_irq: &IrqOff) {}
+    unsafe fn idle_enter(_irq: &IrqOff) {}
     #[inline(always)]
-    fn idle_exit(_irq: &IrqOff) {}
+    unsafe fn idle_exit(_irq: &IrqOff) {}
     #[inline(always)]
-    fn guest_enter(_irq: &IrqOff) {}
+    unsafe fn guest_enter(_irq: &IrqOff) {}
     #[inline(always)]
-    fn guest_exit(_irq: &IrqOff) {}
+    unsafe fn guest_exit(_irq: &IrqOff) {}
     #[inline(always)]
-    fn pass(_irq: &IrqOff) {}
+    unsafe fn pass(_irq: &IrqOff) {}
     #[inline(always)]
     fn word() -> Option<&'static CpuWord> {
         None
@@ -336,8 +364,8 @@ unsafe impl Tracker for NoTracking {
 /// #     fn violation(v: context_tracking::Violation) { panic!("context tracking: {v}"); }
 /// # }
 /// # let irq = unsafe { IrqOff::assume() };
-/// Tracked::<Cpu>::idle_enter(&irq);
-/// let _ = Tracked::<Cpu>::user_enter(irq); // panics: "user enter in state idle, wanted kernel"
+/// unsafe { Tracked::<Cpu>::idle_enter(&irq) };
+/// let _ = unsafe { Tracked::<Cpu>::user_enter(irq) }; // panics: "user enter in state idle, wanted kernel"
 /// ```
 ///
 /// With [`Ctx`](crate::Ctx) most of them don't compile.
@@ -369,18 +397,18 @@ impl<C: PerCpu, O: Observer> Tracked<C, O> {
 // SAFETY: the hooks add to one mapped word, which neither faults nor blocks, and don't touch IF; the observer is bound
 // to the same.
 unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
+    const ENABLED: bool = true;
     type Saved = Saved;
 
     #[inline(always)]
-    fn user_exit(_irq: &IrqOff) {
+    unsafe fn user_exit(_irq: &IrqOff) {
         Self::arrive::<{ delta::EXIT_USER }>(Transition::UserExit, State::User);
     }
 
     #[inline(always)]
-    fn user_enter(irq: IrqOff) -> UserReturn {
+    unsafe fn user_enter(irq: IrqOff) -> UserReturn {
         Self::leave::<{ delta::ENTER_USER }>(Transition::UserEnter, State::User);
-        // SAFETY: 1. and 3. the caller is the end of a stub's Rust half, or `ReadyToExit`, and has tested for work with
-        // interrupts off since. 2. The line above.
+        // SAFETY: 1. and 3. by the caller's 3 and 1. 2. The line above.
         unsafe { UserReturn::new(irq) }
     }
 
@@ -389,7 +417,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
     /// An NMI between the load and the addition changes nothing that was decided by the load, since it puts state and
     /// depth back and steps the counter twice or not at all.
     #[inline(always)]
-    fn exception_enter(_irq: &IrqOff) -> Saved {
+    unsafe fn exception_enter(_irq: &IrqOff) -> Saved {
         let found = C::load();
         passes::<C>(|| found.check_begin(Transition::ExceptionEnter));
         let was_quiescent = !found.is_watching();
@@ -401,7 +429,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
     }
 
     #[inline(always)]
-    fn exception_exit(_irq: &IrqOff, saved: Saved) {
+    unsafe fn exception_exit(_irq: &IrqOff, saved: Saved) {
         let place = if saved.was_quiescent {
             State::Kernel as u64
         } else {
@@ -419,7 +447,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
     /// Counts, and steps the counter if the CPU was quiescent. The state stays and the observer isn't told: an NMI may
     /// have interrupted the observer. See [`Tracking::exception_enter`] on a second NMI between load and addition.
     #[inline(always)]
-    fn nmi_enter(_irq: &IrqOff) -> Saved {
+    unsafe fn nmi_enter(_irq: &IrqOff) -> Saved {
         let found = C::load();
         passes::<C>(|| found.check_begin(Transition::NmiEnter));
         let was_quiescent = !found.is_watching();
@@ -432,7 +460,7 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
     }
 
     #[inline(always)]
-    fn nmi_exit(_irq: &IrqOff, saved: Saved) {
+    unsafe fn nmi_exit(_irq: &IrqOff, saved: Saved) {
         let place = saved.found.place().wrapping_add(delta::ENTER_NMI as u64);
         if !passes::<C>(|| C::load().check_end(Transition::NmiExit, place)) {
             return;
@@ -449,27 +477,27 @@ unsafe impl<C: PerCpu, O: Observer> Tracking for Tracked<C, O> {
 // kernel code begins or ends; exceptions and NMIs decide by the counter itself.
 unsafe impl<C: PerCpu, O: Observer> Tracker for Tracked<C, O> {
     #[inline(always)]
-    fn idle_enter(_irq: &IrqOff) {
+    unsafe fn idle_enter(_irq: &IrqOff) {
         Self::leave::<{ delta::ENTER_IDLE }>(Transition::IdleEnter, State::Idle);
     }
 
     #[inline(always)]
-    fn idle_exit(_irq: &IrqOff) {
+    unsafe fn idle_exit(_irq: &IrqOff) {
         Self::arrive::<{ delta::EXIT_IDLE }>(Transition::IdleExit, State::Idle);
     }
 
     #[inline(always)]
-    fn guest_enter(_irq: &IrqOff) {
+    unsafe fn guest_enter(_irq: &IrqOff) {
         Self::leave::<{ delta::ENTER_GUEST }>(Transition::GuestEnter, State::Guest);
     }
 
     #[inline(always)]
-    fn guest_exit(_irq: &IrqOff) {
+    unsafe fn guest_exit(_irq: &IrqOff) {
         Self::arrive::<{ delta::EXIT_GUEST }>(Transition::GuestExit, State::Guest);
     }
 
     #[inline(always)]
-    fn pass(_irq: &IrqOff) {
+    unsafe fn pass(_irq: &IrqOff) {
         if !passes::<C>(|| C::load().check(Transition::Pass, State::Kernel)) {
             return;
         }
@@ -526,9 +554,10 @@ macro_rules! around {
     ($($irq:ident: $hook:ident;)*) => {
         $(
             #[inline(always)]
-            fn $hook($irq: &IrqOff) {
+            unsafe fn $hook($irq: &IrqOff) {
                 let flags = save_flags();
-                T::$hook($irq);
+                // SAFETY: by the same conditions.
+                unsafe { T::$hook($irq) };
                 restore_flags(flags);
             }
         )*
@@ -537,6 +566,7 @@ macro_rules! around {
 
 // SAFETY: the hooks are those of `T`; IF is as it was after each.
 unsafe impl<T: Tracking> Tracking for IrqSaved<T> {
+    const ENABLED: bool = T::ENABLED;
     type Saved = T::Saved;
 
     around! {
@@ -544,37 +574,42 @@ unsafe impl<T: Tracking> Tracking for IrqSaved<T> {
     }
 
     #[inline(always)]
-    fn user_enter(irq: IrqOff) -> UserReturn {
+    unsafe fn user_enter(irq: IrqOff) -> UserReturn {
         let flags = save_flags();
-        let leaving = T::user_enter(irq);
+        // SAFETY: by the same conditions.
+        let leaving = unsafe { T::user_enter(irq) };
         restore_flags(flags);
         leaving
     }
 
     #[inline(always)]
-    fn exception_enter(irq: &IrqOff) -> T::Saved {
+    unsafe fn exception_enter(irq: &IrqOff) -> T::Saved {
         let flags = save_flags();
-        let saved = T::exception_enter(irq);
+        // SAFETY: by the same conditions.
+        let saved = unsafe { T::exception_enter(irq) };
         restore_flags(flags);
         saved
     }
 
     #[inline(always)]
-    fn exception_exit(irq: &IrqOff, saved: T::Saved) {
+    unsafe fn exception_exit(irq: &IrqOff, saved: T::Saved) {
         let flags = save_flags();
-        T::exception_exit(irq, saved);
+        // SAFETY: by the same conditions.
+        unsafe { T::exception_exit(irq, saved) };
         restore_flags(flags);
     }
 
     /// Not saved: an NMI handler has interrupts off, whoever was interrupted.
     #[inline(always)]
-    fn nmi_enter(irq: &IrqOff) -> T::Saved {
-        T::nmi_enter(irq)
+    unsafe fn nmi_enter(irq: &IrqOff) -> T::Saved {
+        // SAFETY: by the same conditions.
+        unsafe { T::nmi_enter(irq) }
     }
 
     #[inline(always)]
-    fn nmi_exit(irq: &IrqOff, saved: T::Saved) {
-        T::nmi_exit(irq, saved);
+    unsafe fn nmi_exit(irq: &IrqOff, saved: T::Saved) {
+        // SAFETY: by the same conditions.
+        unsafe { T::nmi_exit(irq, saved) };
     }
 }
 
@@ -612,11 +647,13 @@ unsafe impl<T: Tracker> Tracker for IrqSaved<T> {
 /// # unsafe impl PerCpu for Cpu { fn word() -> &'static CpuWord { &WORD } }
 /// # let irq = unsafe { IrqOff::assume() };
 /// type Track = Switched<Cpu, Tracked<Cpu>>;
+/// # unsafe {
 /// let irq = Track::user_enter(irq).into_irq_off();
 /// assert_eq!(WORD.load().state(), State::Kernel); // off
 /// Track::user_exit(&irq);
 /// Track::activate(&irq);
 /// let _leaving = Track::user_enter(irq);
+/// # }
 /// assert_eq!(WORD.load().state(), State::User);
 /// ```
 #[derive(Debug)]
@@ -625,14 +662,21 @@ pub struct Switched<C, T>(PhantomData<(C, T)>);
 impl<C: PerCpu, T: Tracker> Switched<C, T> {
     /// Turns tracking on for this CPU. The word says "kernel" from now on, whatever it said.
     ///
-    /// To be called in the kernel, outside NMI handlers and outside exception handlers that interrupted user, idle or
-    /// guest: their end would restore what they didn't save.
-    pub fn activate(_irq: &IrqOff) {
+    /// # Safety
+    ///
+    /// 1. The CPU is in the kernel, outside NMI handlers and outside exception handlers that interrupted user, idle or
+    ///    guest: their end would restore what they didn't save.
+    /// 2. The next border is reported by hooks of this type, or the word is put right before it.
+    pub unsafe fn activate(_irq: &IrqOff) {
         C::word().set_active(true);
     }
 
-    /// Turns tracking off for this CPU. To be called where [`Switched::activate`] may be.
-    pub fn deactivate(_irq: &IrqOff) {
+    /// Turns tracking off for this CPU.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`Switched::activate`], and the word says "kernel".
+    pub unsafe fn deactivate(_irq: &IrqOff) {
         T::assert_kernel(Transition::Kernel);
         C::word().set_active(false);
     }
@@ -642,9 +686,10 @@ macro_rules! when_active {
     ($($irq:ident: $hook:ident;)*) => {
         $(
             #[inline(always)]
-            fn $hook($irq: &IrqOff) {
+            unsafe fn $hook($irq: &IrqOff) {
                 if C::is_active() {
-                    T::$hook($irq);
+                    // SAFETY: by the same conditions.
+                unsafe { T::$hook($irq) };
                 }
             }
         )*
@@ -653,6 +698,7 @@ macro_rules! when_active {
 
 // SAFETY: the hooks are those of `T`, or nothing.
 unsafe impl<C: PerCpu, T: Tracker> Tracking for Switched<C, T> {
+    const ENABLED: bool = T::ENABLED;
     type Saved = Option<T::Saved>;
 
     when_active! {
@@ -660,39 +706,49 @@ unsafe impl<C: PerCpu, T: Tracker> Tracking for Switched<C, T> {
     }
 
     #[inline(always)]
-    fn user_enter(irq: IrqOff) -> UserReturn {
+    unsafe fn user_enter(irq: IrqOff) -> UserReturn {
         if C::is_active() {
-            T::user_enter(irq)
+            // SAFETY: by the same conditions.
+            unsafe { T::user_enter(irq) }
         } else {
-            NoTracking::user_enter(irq)
+            // SAFETY: by the same conditions.
+            unsafe { NoTracking::user_enter(irq) }
         }
     }
 
     #[inline(always)]
-    fn exception_enter(irq: &IrqOff) -> Option<T::Saved> {
+    unsafe fn exception_enter(irq: &IrqOff) -> Option<T::Saved> {
         if C::is_active() {
-            Some(T::exception_enter(irq))
+            // SAFETY: by the same condition.
+            Some(unsafe { T::exception_enter(irq) })
         } else {
             None
         }
     }
 
     #[inline(always)]
-    fn exception_exit(irq: &IrqOff, saved: Option<T::Saved>) {
+    unsafe fn exception_exit(irq: &IrqOff, saved: Option<T::Saved>) {
         if let Some(saved) = saved {
-            T::exception_exit(irq, saved);
+            // SAFETY: by the same conditions.
+            unsafe { T::exception_exit(irq, saved) };
         }
     }
 
     #[inline(always)]
-    fn nmi_enter(irq: &IrqOff) -> Option<T::Saved> {
-        if C::is_active() { Some(T::nmi_enter(irq)) } else { None }
+    unsafe fn nmi_enter(irq: &IrqOff) -> Option<T::Saved> {
+        if C::is_active() {
+            // SAFETY: by the same condition.
+            Some(unsafe { T::nmi_enter(irq) })
+        } else {
+            None
+        }
     }
 
     #[inline(always)]
-    fn nmi_exit(irq: &IrqOff, saved: Option<T::Saved>) {
+    unsafe fn nmi_exit(irq: &IrqOff, saved: Option<T::Saved>) {
         if let Some(saved) = saved {
-            T::nmi_exit(irq, saved);
+            // SAFETY: by the same conditions.
+            unsafe { T::nmi_exit(irq, saved) };
         }
     }
 }

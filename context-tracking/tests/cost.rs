@@ -22,8 +22,10 @@ type Cpu = Gs<Layout>;
 extern "sysv64" fn round_trip<T: Tracking>() {
     // SAFETY: never called.
     let irq = unsafe { IrqOff::assume() };
-    T::user_exit(&irq);
-    let _ = T::user_enter(irq);
+    // SAFETY: never called.
+    unsafe { T::user_exit(&irq) };
+    // SAFETY: never called.
+    let _ = unsafe { T::user_enter(irq) };
 }
 
 /// An exception or interrupt in the kernel.
@@ -31,8 +33,10 @@ extern "sysv64" fn round_trip<T: Tracking>() {
 extern "sysv64" fn exception<T: Tracking>() {
     // SAFETY: never called.
     let irq = unsafe { IrqOff::assume() };
-    let saved = T::exception_enter(&irq);
-    T::exception_exit(&irq, saved);
+    // SAFETY: never called.
+    let saved = unsafe { T::exception_enter(&irq) };
+    // SAFETY: never called.
+    unsafe { T::exception_exit(&irq, saved) };
 }
 
 /// The instructions of `function`, up to its first RET.

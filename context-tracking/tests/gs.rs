@@ -5,7 +5,10 @@
 
 use core::mem::offset_of;
 
-use context_tracking::{CpuWord, Gs, GsWord, IrqOff, IrqSaved, PerCpu, State, Switched, Tracked, Tracker, Tracking};
+#[path = "support/hooks.rs"]
+mod hooks;
+
+use context_tracking::{CpuWord, Gs, GsWord, IrqOff, IrqSaved, PerCpu, State, Switched, Tracked, Tracker};
 use entry_core::PerCpuHeader;
 
 #[repr(C)]
@@ -61,31 +64,31 @@ fn goes_round<T: Tracker>(mut irq: IrqOff, word: &CpuWord) {
     let first = word.load().counter();
     let state = || word.load().state();
 
-    irq = T::user_enter(irq).into_irq_off();
+    irq = hooks::user_enter::<T>(irq);
     assert_eq!(state(), State::User);
-    let fault = T::exception_enter(&irq);
+    let fault = hooks::exception_enter::<T>(&irq);
     assert_eq!(state(), State::Kernel);
-    T::exception_exit(&irq, fault);
+    hooks::exception_exit::<T>(&irq, fault);
     assert_eq!(state(), State::User);
-    let nmi = T::nmi_enter(&irq);
+    let nmi = hooks::nmi_enter::<T>(&irq);
     assert_eq!(
         (state(), word.load().nmi_depth(), word.load().is_watching()),
         (State::User, 1, true)
     );
-    T::nmi_exit(&irq, nmi);
-    T::user_exit(&irq);
+    hooks::nmi_exit::<T>(&irq, nmi);
+    hooks::user_exit::<T>(&irq);
     assert_eq!(state(), State::Kernel);
     assert_eq!(word.load().counter(), first + 6);
 
-    T::idle_enter(&irq);
+    hooks::idle_enter::<T>(&irq);
     assert_eq!(state(), State::Idle);
-    T::idle_exit(&irq);
-    T::guest_enter(&irq);
+    hooks::idle_exit::<T>(&irq);
+    hooks::guest_enter::<T>(&irq);
     assert_eq!(state(), State::Guest);
-    T::guest_exit(&irq);
-    let nmi = T::nmi_enter(&irq);
-    T::nmi_exit(&irq, nmi);
-    T::pass(&irq);
+    hooks::guest_exit::<T>(&irq);
+    let nmi = hooks::nmi_enter::<T>(&irq);
+    hooks::nmi_exit::<T>(&irq, nmi);
+    hooks::pass::<T>(&irq);
     let end = word.load();
     assert_eq!(
         (end.state(), end.nmi_depth(), end.counter()),
@@ -111,24 +114,27 @@ fn switched_goes_round_when_it_is_on_and_stays_when_it_is_off() {
     type Track = Switched<Cpu, Tracked<Cpu>>;
     let (mut irq, word) = cpu();
     let before = word.load();
-    irq = Track::user_enter(irq).into_irq_off();
-    Track::user_exit(&irq);
-    let nmi = Track::nmi_enter(&irq);
-    Track::nmi_exit(&irq, nmi);
+    irq = hooks::user_enter::<Track>(irq);
+    hooks::user_exit::<Track>(&irq);
+    let nmi = hooks::nmi_enter::<Track>(&irq);
+    hooks::nmi_exit::<Track>(&irq, nmi);
     assert_eq!(word.load(), before);
 
-    Track::activate(&irq);
+    // SAFETY: as in `hooks::user_enter`.
+    unsafe { Track::activate(&irq) };
     // SAFETY: there are no interrupts here.
     goes_round::<Track>(unsafe { IrqOff::assume() }, word);
-    Track::deactivate(&irq);
+    // SAFETY: as in `hooks::user_enter`.
+    unsafe { Track::deactivate(&irq) };
     assert!(!word.load().is_active());
-    irq = Track::user_enter(irq).into_irq_off();
+    irq = hooks::user_enter::<Track>(irq);
     assert_eq!(word.load().state(), State::Kernel);
 
     // A word that was left at "user" by an unswitched form is put right.
-    let irq = Tracked::<Cpu>::user_enter(irq).into_irq_off();
+    let irq = hooks::user_enter::<Tracked<Cpu>>(irq);
     assert!(!word.load().is_watching());
-    Track::activate(&irq);
+    // SAFETY: as in `hooks::user_enter`.
+    unsafe { Track::activate(&irq) };
     let now = word.load();
     assert!(now.is_active() && now.is_watching() && now.state() == State::Kernel);
 }

@@ -5,9 +5,12 @@
 //! after each event. Then each string is run again for every access to the word that it makes, with an NMI, two nested
 //! NMIs, an exception inside an NMI, or an exception just before that access; the end must be the same.
 
+#[path = "support/hooks.rs"]
+mod hooks;
+
 use std::cell::{Cell, RefCell};
 
-use context_tracking::{CpuWord, IrqOff, PerCpu, Saved, State, Tracked, Tracker, Tracking, Transition, Violation};
+use context_tracking::{CpuWord, IrqOff, PerCpu, Saved, State, Tracked, Tracking, Transition, Violation};
 
 /// Longest string.
 const LENGTH: usize = 8;
@@ -67,30 +70,30 @@ fn inject<T: Tracking<Saved = Saved>>(injection: Injection) {
     let watching = || assert!(WORD.get().load().is_watching(), "a handler ran unseen");
     match injection {
         Injection::Nmi => {
-            let nmi = T::nmi_enter(&irq);
+            let nmi = hooks::nmi_enter::<T>(&irq);
             watching();
-            T::nmi_exit(&irq, nmi);
+            hooks::nmi_exit::<T>(&irq, nmi);
         }
         Injection::NestedNmi => {
-            let outer = T::nmi_enter(&irq);
-            let inner = T::nmi_enter(&irq);
+            let outer = hooks::nmi_enter::<T>(&irq);
+            let inner = hooks::nmi_enter::<T>(&irq);
             watching();
-            T::nmi_exit(&irq, inner);
+            hooks::nmi_exit::<T>(&irq, inner);
             watching();
-            T::nmi_exit(&irq, outer);
+            hooks::nmi_exit::<T>(&irq, outer);
         }
         Injection::ExceptionInNmi => {
-            let nmi = T::nmi_enter(&irq);
-            let exception = T::exception_enter(&irq);
+            let nmi = hooks::nmi_enter::<T>(&irq);
+            let exception = hooks::exception_enter::<T>(&irq);
             watching();
-            T::exception_exit(&irq, exception);
+            hooks::exception_exit::<T>(&irq, exception);
             watching();
-            T::nmi_exit(&irq, nmi);
+            hooks::nmi_exit::<T>(&irq, nmi);
         }
         Injection::Exception => {
-            let exception = T::exception_enter(&irq);
+            let exception = hooks::exception_enter::<T>(&irq);
             watching();
-            T::exception_exit(&irq, exception);
+            hooks::exception_exit::<T>(&irq, exception);
         }
     }
     let after = WORD.get().load();
@@ -223,23 +226,23 @@ impl<const CHECKED: bool> Machine<CHECKED> {
     fn apply(&mut self, event: Event) {
         let irq = irq();
         match event {
-            Event::Enter(State::User) => drop(Tracked::<Cpu<CHECKED>>::user_enter(irq)),
-            Event::Enter(State::Idle) => Tracked::<Cpu<CHECKED>>::idle_enter(&irq),
-            Event::Enter(State::Guest) => Tracked::<Cpu<CHECKED>>::guest_enter(&irq),
-            Event::Exit(State::User) => Tracked::<Cpu<CHECKED>>::user_exit(&irq),
-            Event::Exit(State::Idle) => Tracked::<Cpu<CHECKED>>::idle_exit(&irq),
-            Event::Exit(State::Guest) => Tracked::<Cpu<CHECKED>>::guest_exit(&irq),
+            Event::Enter(State::User) => drop(hooks::user_enter::<Tracked<Cpu<CHECKED>>>(irq)),
+            Event::Enter(State::Idle) => hooks::idle_enter::<Tracked<Cpu<CHECKED>>>(&irq),
+            Event::Enter(State::Guest) => hooks::guest_enter::<Tracked<Cpu<CHECKED>>>(&irq),
+            Event::Exit(State::User) => hooks::user_exit::<Tracked<Cpu<CHECKED>>>(&irq),
+            Event::Exit(State::Idle) => hooks::idle_exit::<Tracked<Cpu<CHECKED>>>(&irq),
+            Event::Exit(State::Guest) => hooks::guest_exit::<Tracked<Cpu<CHECKED>>>(&irq),
             Event::Enter(State::Kernel) | Event::Exit(State::Kernel) => unreachable!("not a border"),
-            Event::Pass => Tracked::<Cpu<CHECKED>>::pass(&irq),
-            Event::ExceptionEnter => self.saved.push(Tracked::<Cpu<CHECKED>>::exception_enter(&irq)),
-            Event::NmiEnter => self.saved.push(Tracked::<Cpu<CHECKED>>::nmi_enter(&irq)),
+            Event::Pass => hooks::pass::<Tracked<Cpu<CHECKED>>>(&irq),
+            Event::ExceptionEnter => self.saved.push(hooks::exception_enter::<Tracked<Cpu<CHECKED>>>(&irq)),
+            Event::NmiEnter => self.saved.push(hooks::nmi_enter::<Tracked<Cpu<CHECKED>>>(&irq)),
             Event::ExceptionExit => {
                 let saved = self.saved.pop().expect("an exception to end");
-                Tracked::<Cpu<CHECKED>>::exception_exit(&irq, saved);
+                hooks::exception_exit::<Tracked<Cpu<CHECKED>>>(&irq, saved);
             }
             Event::NmiExit => {
                 let saved = self.saved.pop().expect("an NMI to end");
-                Tracked::<Cpu<CHECKED>>::nmi_exit(&irq, saved);
+                hooks::nmi_exit::<Tracked<Cpu<CHECKED>>>(&irq, saved);
             }
         }
     }
@@ -416,9 +419,9 @@ fn every_wrong_event_after_every_string_is_named_and_not_made() {
 fn an_end_that_does_not_match_its_beginning_is_named() {
     type Track = Tracked<Cpu<true>>;
     let irq = irq();
-    let exception = Track::exception_enter(&irq);
-    let _nmi = Track::nmi_enter(&irq);
-    Track::exception_exit(&irq, exception);
+    let exception = hooks::exception_enter::<Track>(&irq);
+    let _nmi = hooks::nmi_enter::<Track>(&irq);
+    hooks::exception_exit::<Track>(&irq, exception);
     let violations = VIOLATIONS.take();
     assert_eq!(violations.len(), 1);
     assert_eq!(
@@ -427,9 +430,9 @@ fn an_end_that_does_not_match_its_beginning_is_named() {
     );
 
     WORD.set(Box::leak(Box::new(CpuWord::new())));
-    let nmi = Track::nmi_enter(&irq);
-    let inner = Track::nmi_enter(&irq);
-    Track::nmi_exit(&irq, nmi);
+    let nmi = hooks::nmi_enter::<Track>(&irq);
+    let inner = hooks::nmi_enter::<Track>(&irq);
+    hooks::nmi_exit::<Track>(&irq, nmi);
     let violations = VIOLATIONS.take();
     assert_eq!(violations.len(), 1);
     assert_eq!(

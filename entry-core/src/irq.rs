@@ -62,7 +62,10 @@ impl IrqOff {
     #[inline(always)]
     #[cfg_attr(
         not(target_os = "none"),
-        expect(clippy::missing_const_for_fn, reason = "the instruction is left out on the host alone")
+        expect(
+            clippy::missing_const_for_fn,
+            reason = "the instruction is left out on the host alone"
+        )
     )]
     pub fn enable(self) -> IrqOn {
         #[cfg(target_os = "none")]
@@ -83,7 +86,10 @@ impl IrqOn {
     #[inline(always)]
     #[cfg_attr(
         not(target_os = "none"),
-        expect(clippy::missing_const_for_fn, reason = "the instruction is left out on the host alone")
+        expect(
+            clippy::missing_const_for_fn,
+            reason = "the instruction is left out on the host alone"
+        )
     )]
     pub fn disable(self) -> IrqOff {
         #[cfg(target_os = "none")]
@@ -121,7 +127,10 @@ impl IrqGuard {
     #[inline(always)]
     #[cfg_attr(
         not(target_os = "none"),
-        expect(clippy::missing_const_for_fn, reason = "the instruction is left out on the host alone")
+        expect(
+            clippy::missing_const_for_fn,
+            reason = "the instruction is left out on the host alone"
+        )
     )]
     pub fn new() -> Self {
         #[cfg(target_os = "none")]
@@ -228,9 +237,14 @@ impl UserReturn {
         Self(irq)
     }
 
-    /// Takes the promise back, for a kernel that has something to do after all. Context tracking has to be told again.
+    /// Keeps only the fact that interrupts are off, for a kernel that turns back at the last moment.
+    ///
+    /// # Safety
+    ///
+    /// 1. Context tracking, where it is in use, is told so before any other kernel code runs, or has the state of user
+    ///    mode by intent.
     #[inline(always)]
-    pub const fn into_irq_off(self) -> IrqOff {
+    pub const unsafe fn into_irq_off(self) -> IrqOff {
         self.0
     }
 

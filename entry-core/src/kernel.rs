@@ -116,38 +116,65 @@ pub unsafe trait Exit: 'static {
 
 /// What the stubs tell about the border between user mode and kernel; the default does nothing and costs nothing.
 ///
-/// Every hook runs with interrupts off and kernel GS in place.
+/// Every hook runs with interrupts off and kernel GS in place. Paranoid vectors from ring 0 use the `nmi` pair, in
+/// whatever state tracking is; from user mode they are entries like any other.
 ///
 /// # Safety
 ///
 /// 1. No hook faults, blocks, or enables interrupts: they run where no other kernel code may.
 pub unsafe trait Tracking: 'static {
-    /// What an exception or NMI saves on entry and restores on exit.
+    /// Whether the hooks do anything.
+    const ENABLED: bool;
+
+    /// What an exception or NMI saves on entry and gives back on exit.
     type Saved;
 
     /// User mode was left, by system call, exception or interrupt.
-    #[inline(always)]
-    fn user_exit(_irq: &IrqOff) {}
+    ///
+    /// # Safety
+    ///
+    /// 1. The CPU is at exactly that border: the first Rust that runs after the entry.
+    /// 2. Each crossing is reported once, in order.
+    unsafe fn user_exit(irq: &IrqOff);
 
     /// User mode is about to be entered: the way is chosen, nothing but [`Exit::leave`] follows.
-    #[inline(always)]
-    fn user_enter(irq: IrqOff) -> UserReturn {
-        // SAFETY: 1. and 3. the stubs' Rust half calls this last, with interrupts off since it tested for work. 2. There
-        // is nothing to record.
-        unsafe { UserReturn::new(irq) }
-    }
+    ///
+    /// # Safety
+    ///
+    /// 1. The CPU is at exactly that border: no Rust runs before user mode but the return of this.
+    /// 2. Each crossing is reported once, in order.
+    /// 3. No work is pending, and interrupts are off since that was tested.
+    unsafe fn user_enter(irq: IrqOff) -> UserReturn;
 
     /// An exception or interrupt arrived in the kernel, in whatever state tracking was.
-    fn exception_enter(irq: &IrqOff) -> Self::Saved;
+    ///
+    /// # Safety
+    ///
+    /// 1. The first Rust that runs after an entry from ring 0, and what it returns goes to
+    ///    [`Tracking::exception_exit`] before that entry returns.
+    unsafe fn exception_enter(irq: &IrqOff) -> Self::Saved;
 
     /// The end of what [`Tracking::exception_enter`] began.
-    fn exception_exit(irq: &IrqOff, saved: Self::Saved);
+    ///
+    /// # Safety
+    ///
+    /// 1. `saved` is from the same entry, and that entry returns now.
+    unsafe fn exception_exit(irq: &IrqOff, saved: Self::Saved);
 
-    /// An NMI, #MC, #DB or #DF arrived at an arbitrary instruction, perhaps in the middle of another hook.
-    fn nmi_enter(irq: &IrqOff) -> Self::Saved;
+    /// An NMI, #MC, #DB or #DF arrived at an arbitrary instruction of ring 0, perhaps in the middle of another hook.
+    ///
+    /// # Safety
+    ///
+    /// 1. The first Rust that runs after such an entry, and what it returns goes to [`Tracking::nmi_exit`] before that
+    ///    entry returns.
+    unsafe fn nmi_enter(irq: &IrqOff) -> Self::Saved;
 
     /// The end of what [`Tracking::nmi_enter`] began.
-    fn nmi_exit(irq: &IrqOff, saved: Self::Saved);
+    ///
+    /// # Safety
+    ///
+    /// 1. `saved` is from the same entry, and that entry returns now.
+    unsafe fn nmi_exit(irq: &IrqOff, saved: Self::Saved);
 }
 
 /// No tracking: no instruction is left in the stubs.
@@ -156,19 +183,29 @@ pub struct NoTracking;
 
 // SAFETY: the hooks are empty.
 unsafe impl Tracking for NoTracking {
+    const ENABLED: bool = false;
     type Saved = ();
 
     #[inline(always)]
-    fn exception_enter(_irq: &IrqOff) {}
+    unsafe fn user_exit(_irq: &IrqOff) {}
 
     #[inline(always)]
-    fn exception_exit(_irq: &IrqOff, (): ()) {}
+    unsafe fn user_enter(irq: IrqOff) -> UserReturn {
+        // SAFETY: 1. and 3. by the caller's 1 and 3. 2. There is nothing to record.
+        unsafe { UserReturn::new(irq) }
+    }
 
     #[inline(always)]
-    fn nmi_enter(_irq: &IrqOff) {}
+    unsafe fn exception_enter(_irq: &IrqOff) {}
 
     #[inline(always)]
-    fn nmi_exit(_irq: &IrqOff, (): ()) {}
+    unsafe fn exception_exit(_irq: &IrqOff, (): ()) {}
+
+    #[inline(always)]
+    unsafe fn nmi_enter(_irq: &IrqOff) {}
+
+    #[inline(always)]
+    unsafe fn nmi_exit(_irq: &IrqOff, (): ()) {}
 }
 
 /// What the stubs are compiled for. A whole set of stubs is instantiated for each set of options, and the one that

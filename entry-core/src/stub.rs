@@ -98,7 +98,9 @@ fn finish<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
     if !is_work_pending()
         && let Some(leave) = K::Exit::choose_plain(frame, &irq)
     {
-        let _ready: UserReturn = K::Tracking::user_enter(irq);
+        // SAFETY: 1. the stub leaves as soon as the Rust half returns. 2. This is its only return but for that of
+        // `finish_slow`. 3. The flag was just tested, with interrupts off.
+        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
         return leave;
     }
     finish_slow::<K>(frame, irq)
@@ -114,7 +116,8 @@ fn finish_slow<K: Kernel>(frame: &mut TrapFrame, mut irq: IrqOff) -> Leave {
         }
         match K::Exit::choose(frame, &irq) {
             Ok(leave) => {
-                let _ready: UserReturn = K::Tracking::user_enter(irq);
+                // SAFETY: 1. and 2. as in `finish`. 3. The loop above ended with no work, and `choose` sets none.
+                let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
                 return leave;
             }
             Err(refusal) => irq = K::refused(frame, refusal, irq),
@@ -133,7 +136,8 @@ pub unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> L
     let frame = unsafe { &mut *frame };
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
-    K::Tracking::user_exit(entry.irq_off());
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::syscall(frame, entry);
     finish::<K>(frame, irq)
 }
@@ -148,7 +152,8 @@ unsafe extern "sysv64" fn user_exception<K: Kernel>(frame: *mut TrapFrame) -> Le
     let frame = unsafe { &mut *frame };
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
-    K::Tracking::user_exit(entry.irq_off());
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::user_exception(frame, entry);
     finish::<K>(frame, irq)
 }
@@ -163,7 +168,8 @@ unsafe extern "sysv64" fn user_interrupt<K: Kernel>(frame: *mut TrapFrame) -> Le
     let frame = unsafe { &mut *frame };
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
-    K::Tracking::user_exit(entry.irq_off());
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::user_interrupt(frame, entry);
     finish::<K>(frame, irq)
 }
@@ -178,7 +184,8 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
     let frame = unsafe { &mut *frame };
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
-    K::Tracking::user_exit(entry.irq_off());
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = if frame.vector() == paranoid::DEBUG {
         K::user_exception(frame, entry)
     } else {
@@ -204,9 +211,11 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) -> 
     }
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
-    let saved = K::Tracking::exception_enter(&irq);
+    // SAFETY: nothing but a look at RIP came before; `saved` is given back below.
+    let saved = unsafe { K::Tracking::exception_enter(&irq) };
     let irq = K::kernel_exception(words, irq);
-    K::Tracking::exception_exit(&irq, saved);
+    // SAFETY: `saved` is this entry's, and the stub returns now.
+    unsafe { K::Tracking::exception_exit(&irq, saved) };
     core::ptr::null_mut()
 }
 
@@ -256,9 +265,11 @@ unsafe extern "sysv64" fn kernel_interrupt<K: Kernel>(frame: *mut TrapFrame) {
     let frame = unsafe { &mut *frame };
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
-    let saved = K::Tracking::exception_enter(&irq);
+    // SAFETY: this is the first Rust after the stub; `saved` is given back below.
+    let saved = unsafe { K::Tracking::exception_enter(&irq) };
     let irq = K::kernel_interrupt(frame, irq);
-    K::Tracking::exception_exit(&irq, saved);
+    // SAFETY: `saved` is this entry's, and the stub returns now.
+    unsafe { K::Tracking::exception_exit(&irq, saved) };
 }
 
 /// Rust half of a paranoid vector that arrived in ring 0.
@@ -271,9 +282,11 @@ unsafe extern "sysv64" fn kernel_paranoid<K: Kernel>(frame: *mut TrapFrame) {
     let frame = unsafe { &mut *frame };
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
-    let saved = K::Tracking::nmi_enter(&irq);
+    // SAFETY: this is the first Rust after the stub; `saved` is given back below.
+    let saved = unsafe { K::Tracking::nmi_enter(&irq) };
     let irq = K::paranoid(frame, irq);
-    K::Tracking::nmi_exit(&irq, saved);
+    // SAFETY: `saved` is this entry's, and the stub returns now.
+    unsafe { K::Tracking::nmi_exit(&irq, saved) };
 }
 
 /// Goes to user mode with a frame that the kernel built: first entry of a process, exec, a fork child's first run.

@@ -245,9 +245,9 @@ pub unsafe trait Account: 'static {
 ///
 /// ACCOUNT.start(&irq, Cpu::now());
 /// # CLOCK.fetch_add(3, Ordering::Relaxed);
-/// let irq = Track::user_enter(irq).into_irq_off(); // 3 ticks later
+/// let irq = unsafe { Track::user_enter(irq).into_irq_off() }; // 3 ticks later
 /// # CLOCK.fetch_add(40, Ordering::Relaxed);
-/// Track::user_exit(&irq); // 40 ticks later
+/// unsafe { Track::user_exit(&irq) }; // 40 ticks later
 /// assert_eq!(ACCOUNT.read_own(&irq, Cpu::now()), Times { system: 3, user: 40, ..Times::default() });
 /// ```
 #[derive(Debug)]
