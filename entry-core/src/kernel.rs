@@ -86,7 +86,7 @@ pub enum Leave {
 ///
 /// # Safety
 ///
-/// 1. `choose` and `choose_plain` name a way only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
+/// 1. `choose` and the two quick forms name a way only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
 ///    of IRETQ itself that the kernel repairs.
 /// 2. `leave` restores the registers from the frame at RSP, swaps GS, and consumes the very words that `choose` examined.
 pub unsafe trait Exit: 'static {
@@ -96,6 +96,13 @@ pub unsafe trait Exit: 'static {
     /// The answer for frames whose answer is cheap, `None` for the rest: a few tests, inlined into every Rust half.
     #[must_use]
     fn choose_plain(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave>;
+
+    /// As [`Exit::choose_plain`], for a frame that an exception or interrupt in user mode built: a kind less to tell apart.
+    #[must_use]
+    #[inline(always)]
+    fn choose_plain_event(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave> {
+        Self::choose_plain(frame, irq)
+    }
 
     /// Decides how to leave with `frame`.
     ///

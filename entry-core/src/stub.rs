@@ -106,6 +106,19 @@ fn finish<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
     finish_slow::<K>(frame, irq)
 }
 
+/// As [`finish`], for exceptions and interrupts.
+#[inline(always)]
+fn finish_event<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
+    if !is_work_pending()
+        && let Some(leave) = K::Exit::choose_plain_event(frame, &irq)
+    {
+        // SAFETY: as in `finish`.
+        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
+        return leave;
+    }
+    finish_slow::<K>(frame, irq)
+}
+
 /// Work, full decision and refusals, until the frame can be left with and nothing is pending.
 #[cold]
 #[inline(never)]
@@ -155,7 +168,7 @@ unsafe extern "sysv64" fn user_exception<K: Kernel>(frame: *mut TrapFrame) -> Le
     // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::user_exception(frame, entry);
-    finish::<K>(frame, irq)
+    finish_event::<K>(frame, irq)
 }
 
 /// Rust half of a maskable interrupt in user mode.
@@ -171,7 +184,7 @@ unsafe extern "sysv64" fn user_interrupt<K: Kernel>(frame: *mut TrapFrame) -> Le
     // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::user_interrupt(frame, entry);
-    finish::<K>(frame, irq)
+    finish_event::<K>(frame, irq)
 }
 
 /// Rust half of NMI, #MC, #DB and #DF in user mode, after the stub moved to the thread's kernel stack.

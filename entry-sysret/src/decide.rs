@@ -70,6 +70,13 @@ const DEAD: u64 = {
     frame.kind_word() ^ TrapFrame::zeroed().kind_word()
 };
 
+/// The mark in a kind word by which RF was declared to hold nothing back.
+const MAY_DROP_RF: u64 = {
+    let mut frame = TrapFrame::zeroed();
+    frame.declare_no_instruction_breakpoint();
+    frame.kind_word() ^ TrapFrame::zeroed().kind_word()
+};
+
 const FIRST_EVENT: u64 = EntryKind::Int80.word(0);
 const LAST_EVENT: u64 = EntryKind::Paranoid.word(0);
 
@@ -292,6 +299,39 @@ pub const fn is_live_event(kind_word: u64) -> bool {
         "fast-event",
         kind_and_dead.wrapping_sub(FIRST_EVENT) > LAST_EVENT - FIRST_EVENT
     )
+}
+
+/// Whether RCX and R11 of an entry from user mode through the IDT are live, as the marks say: IRET is then right.
+#[inline(always)]
+#[must_use]
+pub const fn has_live_registers(kind_word: u64) -> bool {
+    !guard!("fast-live", kind_word & DEAD != 0)
+}
+
+/// Whether a kind word is that of an exception whose RCX and R11 are dead and whose RF holds nothing back: a page fault
+/// of a program that asked for it.
+#[inline(always)]
+#[must_use]
+pub const fn is_dead_exception(kind_word: u64) -> bool {
+    !guard!(
+        "fast-dead-kind",
+        kind_word & (KIND | DEAD | MAY_DROP_RF) != EntryKind::Exception.word(0) | DEAD | MAY_DROP_RF
+    )
+}
+
+/// Whether SYSRET is right for a frame that [`is_dead_exception`].
+///
+/// It says yes only where [`decide`] says [`Leave::Sysret`].
+#[inline(always)]
+#[must_use]
+pub const fn is_plain_dead(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &RuleSet) -> bool {
+    if guard!("fast-dead-ss", rules.allows_code32() && !rules.sysret_loads_ss) {
+        return false;
+    }
+    if guard!("fast-dead-step", rflags & Rflags::TRAP.bits() != 0) {
+        return false;
+    }
+    is_plain_iret(cs, ss, rip, rflags, rules)
 }
 
 /// Whether a frame of 64-bit code is safe to leave with by IRET, judged by the words that IRETQ consumes.

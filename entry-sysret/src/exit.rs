@@ -8,7 +8,10 @@ use core::marker::PhantomData;
 use entry_core::kernel::{Exit, Leave, Options};
 use entry_core::{IrqOff, TrapFrame};
 
-use crate::decide::{ExitWords, decide, is_live_event, is_plain_iret, is_plain_sysret, is_untouched_syscall};
+use crate::decide::{
+    ExitWords, decide, has_live_registers, is_dead_exception, is_live_event, is_plain_dead, is_plain_iret,
+    is_plain_sysret, is_untouched_syscall,
+};
 use crate::refusal::Refusal;
 use crate::rules::Rules;
 use crate::stub::exit_stub;
@@ -51,6 +54,22 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
             && is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES)
         {
             return Some(Leave::Iret);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn choose_plain_event(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
+        if has_live_registers(frame.kind_word()) {
+            if is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES) {
+                return Some(Leave::Iret);
+            }
+            return None;
+        }
+        if is_dead_exception(frame.kind_word())
+            && is_plain_dead(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES)
+        {
+            return Some(Leave::Sysret);
         }
         None
     }

@@ -3,7 +3,9 @@
 use entry_core::address::{UserLimit, Width};
 use entry_core::kernel::{Exit, Leave};
 use entry_core::{EntryKind, IrqOff, TrapFrame};
-use entry_sysret::decide::{is_live_event, is_plain_iret, is_plain_sysret, is_untouched_syscall};
+use entry_sysret::decide::{
+    has_live_registers, is_dead_exception, is_live_event, is_plain_iret, is_plain_sysret, is_untouched_syscall,
+};
 use entry_sysret::{ExitWords, IretOnly, RuleSet, Rules, SysretOrIret, decide};
 use proptest::prelude::*;
 
@@ -264,6 +266,14 @@ fn check_exits<R: Rules>(q: &Question) {
     {
         assert_eq!(Ok(leave), by_iret, "{q:x?}");
     }
+    if let Some(leave) = SysretOrIret::<R>::choose_plain_event(&frame, &irq) {
+        match q.entry {
+            Entry::Exception | Entry::Interrupt | Entry::NmiOrSuch => assert_eq!(Ok(leave), decision, "{q:x?}"),
+            // Not asked for other frames; IRET would be safe for them all the same.
+            Entry::Unknown => {}
+            _ => assert_eq!((leave, decision.is_ok()), (Leave::Iret, true), "{q:x?}"),
+        }
+    }
     // The same with the vector that a system call has.
     let frame = self::frame(kind_word(q, 0), q);
     // The stub writes CS and SS of a SYSCALL frame as constants, and SYSRET does not consume them.
@@ -366,6 +376,12 @@ fn the_quick_kind_tests_know_every_kind_word() {
             "{word:#x}"
         );
         assert_eq!(is_live_event(word), by_gate.contains(&kind) && !dead, "{word:#x}");
+        assert_eq!(has_live_registers(word), !dead, "{word:#x}");
+        assert_eq!(
+            is_dead_exception(word),
+            kind == 6 && dead && word >> 18 & 1 == 1,
+            "{word:#x}"
+        );
     }
 }
 

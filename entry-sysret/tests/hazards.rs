@@ -315,6 +315,13 @@ fn a_null_ss_leaves_by_iret_where_32_bit_code_exists() {
 
 struct Default48;
 
+/// 32-bit code exists, and SYSRET may leave the attributes of SS behind.
+struct With32;
+
+impl Rules for With32 {
+    const RULES: RuleSet = RuleSet::new(&SegmentLayout::NATURAL, UserLimit::HIGHEST_48, Width::Bits48).with_code32();
+}
+
 impl Rules for Default48 {
     const RULES: RuleSet = RuleSet::new(&SegmentLayout::NATURAL, UserLimit::HIGHEST_48, Width::Bits48);
 }
@@ -357,6 +364,49 @@ fn plain(image: [u64; 22]) -> (Option<Leave>, Option<Leave>) {
         SysretOrIret::<Default48>::choose_plain(&frame, &irq),
         IretOnly::<Default48>::choose_plain(&frame, &irq),
     )
+}
+
+fn plain_event<R: Rules>(kind_word: u64, rflags: u64) -> Option<Leave> {
+    // SAFETY: there are no interrupts to be off in a test, and nothing here relies on them.
+    let irq = unsafe { IrqOff::assume() };
+    let image = image(kind_word, 0x40_1000, CODE64, rflags, DATA);
+    // SAFETY: 22 words without padding or invalid patterns.
+    let frame = unsafe { core::mem::transmute::<[u64; 22], TrapFrame>(image) };
+    SysretOrIret::<R>::choose_plain_event(&frame, &irq)
+}
+
+/// Bits 17 and 18: RCX and R11 are dead, RF holds nothing back.
+const DEAD_MARKS: u64 = 1 << 17 | 1 << 18;
+
+#[test]
+fn the_quick_answer_for_dead_registers_is_sysret() {
+    assert_eq!(plain_event::<Default48>(FAULT, 0x1_0202), Some(Leave::Iret));
+    assert_eq!(
+        plain_event::<Default48>(FAULT | DEAD_MARKS, 0x1_0202),
+        Some(Leave::Sysret)
+    );
+}
+
+#[test]
+fn the_quick_answer_for_dead_registers_is_for_exceptions() {
+    // One mark alone, an interrupt, an NMI.
+    for word in [
+        FAULT | 1 << 17,
+        EntryKind::Interrupt.word(32) | DEAD_MARKS,
+        EntryKind::Paranoid.word(2) | DEAD_MARKS,
+    ] {
+        assert_eq!(plain_event::<Default48>(word, 0x202), None, "{word:#x}");
+    }
+}
+
+#[test]
+fn the_quick_answer_for_dead_registers_tests_single_step() {
+    assert_eq!(plain_event::<Default48>(FAULT | DEAD_MARKS, 0x302), None);
+}
+
+#[test]
+fn the_quick_answer_for_dead_registers_tests_for_32_bit_code() {
+    assert_eq!(plain_event::<With32>(FAULT | DEAD_MARKS, 0x202), None);
 }
 
 const SYSCALL: u64 = EntryKind::Syscall64.word(0);

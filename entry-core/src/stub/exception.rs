@@ -2,7 +2,9 @@
 
 use crate::frame::TrapFrame;
 use crate::kernel::{Exit, Kernel, Options};
-use crate::stub::{kernel_exception, kernel_interrupt, pop_registers, push_registers, system_call, user_exception, user_interrupt};
+use crate::stub::{
+    kernel_exception, kernel_interrupt, pop_registers, push_registers, system_call, user_exception, user_interrupt,
+};
 
 /// Offset of CS from RSP when a slot has pushed the kind word.
 pub(super) const CS: usize = TrapFrame::CS - TrapFrame::KIND;

@@ -75,4 +75,7 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
     )
 }
 
-const _: () = assert!(TrapFrame::SIZE.is_multiple_of(16), "the stack is 16-byte aligned at the call");
+const _: () = assert!(
+    TrapFrame::SIZE.is_multiple_of(16),
+    "the stack is 16-byte aligned at the call"
+);

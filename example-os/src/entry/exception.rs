@@ -67,7 +67,8 @@ pub(super) fn from_user(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     }
 }
 
-/// Not inlined: its saved registers would be saved for every vector.
+/// Neither inlined nor called from the straight path: its saved registers would be saved for every vector.
+#[cold]
 #[inline(never)]
 fn page_fault(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     let address = fault_address();
