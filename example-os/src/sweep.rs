@@ -37,7 +37,7 @@ pub use self::victim::{Base, Event, Stack};
 use self::victim::{Start, VECTORS, Victim};
 use crate::archive::Archive;
 use crate::device::apic;
-use crate::entry::{self, SyscallEntry};
+use crate::entry::{self, PerCpu, SyscallEntry};
 use crate::lock::{Guard, Lock};
 use crate::println;
 
@@ -76,6 +76,9 @@ pub struct Sweep {
     stubs: Guard<'static, Stubs>,
     /// Whether the timer can deliver NMIs here, so that one shows where a count leads.
     has_timer_nmi: bool,
+    /// Boundaries that the event passes.
+    path: [u64; MOST_ON_PATH],
+    path_length: usize,
     corrupt: u32,
     shots: u32,
 }
@@ -131,8 +134,18 @@ impl Sweep {
             stubs.add_slot(&listing, vector, slot, slot_bytes);
         }
         let victim = Victim::new(&irq);
+        SHARED.header.store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
         entry::set_kernel_hook(Some(handler::handle));
-        Self { irq, victim, stubs, has_timer_nmi: can_timer_send_nmi(), corrupt: 0, shots: 0 }
+        Self {
+            irq,
+            victim,
+            stubs,
+            has_timer_nmi: can_timer_send_nmi(),
+            path: [0; MOST_ON_PATH],
+            path_length: 0,
+            corrupt: 0,
+            shots: 0,
+        }
     }
 
     /// Whether this machine has what the injector needs.
@@ -204,49 +217,54 @@ impl Sweep {
     /// Notes the timer as raised at all boundaries on the victim's path, since there was one count for each instruction
     /// of it; breakpoints tell which those are.
     fn hit_path(&mut self, scene: Scene) {
-        let mut path = [0; MOST_ON_PATH];
-        let mut count = 0;
-        self.for_each_boundary(Injector::Debug, scene, |sweep, address| {
-            sweep.shoot(scene, Injection::Debug(address));
-            if SHARED.breakpoints.count() > 0 {
-                path[count] = address;
-                count += 1;
-            }
-        });
-        for address in &path[..count] {
-            self.stubs.hit(Injector::Timer, *address);
+        self.sweep_boundaries(Injector::Debug, scene);
+        for index in 0..self.path_length {
+            self.stubs.hit(Injector::Timer, self.path[index]);
         }
     }
 
-    /// One shot for each boundary of each stub.
+    /// One shot for each boundary of each stub; in all scenes of an event but the first, only for those on the path of the
+    /// first.
     fn sweep_boundaries(&mut self, injector: Injector, scene: Scene) {
-        self.for_each_boundary(injector, scene, |sweep, address| {
-            let arrivals = if injector == Injector::Debug {
-                sweep.shoot(scene, Injection::Debug(address));
-                &SHARED.breakpoints
-            } else {
-                sweep.shoot(scene, Injection::Nmi(address));
-                &SHARED.nmis
-            };
-            if arrivals.count() > 0 {
-                sweep.stubs.hit(injector, arrivals.last());
-            }
-        });
-    }
-
-    /// Calls `visit` with all boundaries where a breakpoint may be in this scene.
-    fn for_each_boundary(&mut self, injector: Injector, scene: Scene, mut visit: impl FnMut(&mut Self, u64)) {
         // The event's #DB and the injected one would share a stack; and IRET into the victim would unblock NMIs.
         if scene.event.is_debug() || (scene.event == Event::UserNmi && injector == Injector::Nmi) {
             return;
         }
+        if !scene.is_first() {
+            for index in 0..self.path_length {
+                let _is_hit = self.shoot_at(injector, scene, self.path[index]);
+            }
+            return;
+        }
+        self.path_length = 0;
         for stub in 0..self.stubs.all().len() {
             for index in 0..self.stubs.all()[stub].instructions().len() {
-                if !self.stubs.all()[stub].is_part_of(index, &OWN_ENTRY) {
-                    visit(self, self.stubs.all()[stub].instructions()[index].address);
+                if self.stubs.all()[stub].is_part_of(index, &OWN_ENTRY) {
+                    continue;
+                }
+                let address = self.stubs.all()[stub].instructions()[index].address;
+                if self.shoot_at(injector, scene, address) {
+                    self.path[self.path_length] = address;
+                    self.path_length += 1;
                 }
             }
         }
+    }
+
+    /// One shot at one boundary. Returns whether the victim came by.
+    fn shoot_at(&mut self, injector: Injector, scene: Scene, address: u64) -> bool {
+        let arrivals = if injector == Injector::Debug {
+            self.shoot(scene, Injection::Debug(address));
+            &SHARED.breakpoints
+        } else {
+            self.shoot(scene, Injection::Nmi(address));
+            &SHARED.nmis
+        };
+        let is_hit = arrivals.count() > 0;
+        if is_hit {
+            self.stubs.hit(injector, arrivals.last());
+        }
+        is_hit
     }
 
     /// One shot.
@@ -316,6 +334,7 @@ impl Sweep {
         // A maskable interrupt in a stub is one that was let in where RSP or GS may be the user's.
         let is_place_good = timers == 0 || !self.stubs.contains(shared.timers.last());
         let are_flags_good = shared.dirty.count() == 0;
+        let is_base_good = shared.foreign.count() == 0;
         let are_events_good = shared.events.count() == scene.event.arrivals()
             && (scene.event != Event::UserNmi || shared.nmis.count() > 0)
             && shared.returns.count() == u32::from(scene.event == Event::BadIret);
@@ -325,6 +344,7 @@ impl Sweep {
             && are_timers_good
             && is_place_good
             && are_flags_good
+            && is_base_good
             && are_events_good
         {
             return;
@@ -336,10 +356,11 @@ impl Sweep {
         println!("[sweep] corrupt: {scene:?} {injection:x?}:{}", seen.differences(&start.wanted));
         println!(
             "[sweep]   stack untouched {is_stack_good}, store seen {is_memory_good}, timer interrupts {} last at {:#x}, \
-             flags left on {:#x}, events {}, failed returns {}",
+             flags left on {:#x}, foreign GS base {:#x}, events {}, failed returns {}",
             shared.timers.count(),
             shared.timers.last(),
             shared.dirty.last(),
+            shared.foreign.last(),
             shared.events.count(),
             shared.returns.count(),
         );

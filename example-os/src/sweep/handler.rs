@@ -7,6 +7,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use entry_core::TrapFrame;
+use entry_core::msr::{Cpu, GsBase, Register};
 use entry_core::rflags::Rflags;
 use entry_core::vector::Vector;
 use x86_64::registers::debug::{DebugAddressRegister, Dr0, Dr1, Dr7, Dr7Flags, Dr7Value};
@@ -94,6 +95,10 @@ pub(super) struct Shared {
     pub(super) returns: Arrivals,
     /// Handlers that were entered with a flag of RFLAGS that is to be clear; the flags are the "place".
     pub(super) dirty: Arrivals,
+    /// Handlers that were entered with a GS base that is not the kernel's; the base is the "place".
+    pub(super) foreign: Arrivals,
+    /// The kernel's GS base.
+    pub(super) header: AtomicU64,
     /// What was left of the timer's count at the end.
     pub(super) remainder: AtomicU32,
     registers: core::cell::UnsafeCell<Registers>,
@@ -117,6 +122,8 @@ pub(super) static SHARED: Shared = Shared {
     events: Arrivals::new(),
     returns: Arrivals::new(),
     dirty: Arrivals::new(),
+    foreign: Arrivals::new(),
+    header: AtomicU64::new(0),
     remainder: AtomicU32::new(0),
     registers: core::cell::UnsafeCell::new(Registers::ZERO),
 };
@@ -132,7 +139,15 @@ impl Shared {
 
     /// Forgets what arrived.
     pub(super) fn clear(&self) {
-        for arrivals in [&self.breakpoints, &self.nmis, &self.timers, &self.events, &self.returns, &self.dirty] {
+        for arrivals in [
+            &self.breakpoints,
+            &self.nmis,
+            &self.timers,
+            &self.events,
+            &self.returns,
+            &self.dirty,
+            &self.foreign,
+        ] {
             arrivals.clear();
         }
     }
@@ -185,6 +200,11 @@ pub(super) fn handle(frame: &mut TrapFrame) -> bool {
     let dirty = current_flags() & CLEAR_IN_HANDLERS;
     if dirty != 0 {
         shared.dirty.note(dirty);
+    }
+    // SAFETY: 1. this is the kernel. 2. Every x86-64 CPU has the register.
+    let base = unsafe { GsBase::read(&mut Cpu) };
+    if base.bits() != shared.header.load(Relaxed) {
+        shared.foreign.note(base.bits());
     }
     match frame.vector() {
         TIMER_VECTOR if shared.is(Phase::Shot) || shared.is(Phase::Drain) => {

@@ -115,6 +115,7 @@ impl Stub {
     };
 
     /// Its instructions.
+    #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions[..self.count]
     }

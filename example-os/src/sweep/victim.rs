@@ -297,7 +297,7 @@ impl Victim {
     /// The frame for an event, and what is to follow from it.
     pub(super) fn start(&self, event: Event, stack: Stack, base: Base, irq: &IrqOff) -> Start {
         let mut frame = TrapFrame::zeroed();
-        let pattern = |number: u64| number * 0x0101_0101_0101_0101 ^ 0x8000_0000_8000_0000;
+        let pattern = |number: u64| (number * 0x0101_0101_0101_0101) ^ 0x8000_0000_8000_0000;
         frame.set_rax(pattern(1));
         frame.set_rbx(pattern(2));
         frame.set_rcx(pattern(3));
@@ -382,8 +382,8 @@ impl Victim {
     fn start_in_kernel(&self, event: Event, mut frame: TrapFrame, gs_base: u64, header: u64) -> Start {
         let flags = FLAGS & !Rflags::NESTED_TASK.bits();
         let (code, length) = match event {
-            Event::KernelInvalidOpcode => (kernel_invalid_opcode as *const () as u64, 2),
-            _ => (kernel_nothing as *const () as u64, 1),
+            Event::KernelInvalidOpcode => (address_of(kernel_invalid_opcode), 2),
+            _ => (address_of(kernel_nothing), 1),
         };
         let top = self.kernel_stack.top() - 256;
         let words = core::ptr::with_exposed_provenance_mut::<[u64; 2]>(layout::index(top - 16));
@@ -438,6 +438,12 @@ impl Start {
             unsafe { word.read_volatile() == PATTERN }
         })
     }
+}
+
+/// Where a function begins.
+#[expect(clippy::fn_to_numeric_cast_any, reason = "a frame holds the address")]
+fn address_of(function: unsafe extern "sysv64" fn() -> !) -> u64 {
+    function as usize as u64
 }
 
 const fn code_address(event: Event) -> u64 {
