@@ -30,7 +30,7 @@ use crate::segment::SegmentLayout;
 ///
 /// 1. [`Kernel::LAYOUT`] is the layout of the GDT that is loaded, and the SYSCALL and SYSENTER MSRs were computed from it.
 /// 2. In the kernel, GS base is the address of a bound [`PerCpuHeader`] whose kernel stack belongs to the current thread;
-///    TSS.RSP0 is the same stack.
+///    TSS.RSP0 is the same stack, or the header's entry stack with [`Options::KPTI`].
 /// 3. The IST slots of NMI, #MC, #DB and #DF hold [`IstStack`](crate::percpu::IstStack)s bound to that header, no two the same.
 /// 4. The code is compiled without a red zone and without SSE, or its handlers save what they use of it.
 pub unsafe trait Kernel: Sized + 'static {
@@ -59,7 +59,37 @@ pub unsafe trait Kernel: Sized + 'static {
     /// NMI, #MC and #DF, and #DB in the kernel: events that can arrive between any two instructions, on a stack of
     /// their own, with [`Tracking`] in any state. Allowed is what an NMI handler may do: no locks that others take, no
     /// scheduling, no user memory, and nothing that can fault.
+    ///
+    /// # Nesting
+    ///
+    /// In the kernel, these events run on the stack of their vector, and the CPU starts at the top of that stack each time:
+    /// a second event of the same vector overwrites the frame of the first, which can then never return. Different
+    /// vectors may nest in any order. So, while the handler runs for an event that came from the kernel:
+    ///
+    /// - An NMI handler executes no IRET, neither itself nor by an exception that it takes: NMIs are blocked from the
+    ///   delivery of one until the next IRET, whichever event that IRET ends. #DB and #MC that interrupt it end by IRET
+    ///   too; a kernel that has breakpoints disables them (DR7) first thing in an NMI.
+    /// - A #DB handler touches no breakpoint of its own, and sets no TF in the kernel.
+    /// - A #MC handler leaves the CPU's MCIP set until it is about to return: a second #MC then shuts the CPU down.
+    ///
+    /// An event from user mode is moved to the thread's stack before the handler is called, and may nest like any other
+    /// exception. What breaks the rules goes to [`Kernel::nested_paranoid`] instead.
+    ///
+    /// # Source
+    ///
+    /// Intel SDM vol. 3A, *Handling Multiple NMIs*, *Interrupt Stack Table*.
     fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
+
+    /// A paranoid event arrived while an earlier one of its vector was still on the vector's stack, and has
+    /// overwritten its frame. There is nothing to go back to; `frame` is that of the later event.
+    ///
+    /// By default the CPU stops.
+    fn nested_paranoid(_frame: &TrapFrame) -> ! {
+        loop {
+            // SAFETY: CPL is 0 in the kernel; no state is left that anybody could go on with.
+            unsafe { core::arch::asm!("cli", "hlt", options(nomem, nostack)) };
+        }
+    }
 
     /// Pending work before a return to user mode: rescheduling, signals. Called with interrupts off and expected to
     /// come back so; in between they may be on. Must clear the flag first ([`PerCpuHeader::clear_work_pending`]).
@@ -227,6 +257,21 @@ pub trait Options: 'static {
     const LFENCE: bool = true;
     /// Zero the registers that hold user values once they are saved, so that they can't steer speculation in the handler.
     const CLEAR: bool = false;
+    /// User mode runs on page tables of its own, without the kernel (CVE-2017-5754): each entry from user mode loads
+    /// [`PerCpuHeader::KERNEL_CR3`], each exit [`PerCpuHeader::USER_CR3`]. [`SplitTables`](crate::percpu::SplitTables)
+    /// says what must be mapped in both. TSS.RSP0 is the CPU's [`EntryStack`](crate::percpu::EntryStack), not the thread's
+    /// stack.
+    const KPTI: bool = false;
+    /// With [`Options::KPTI`]: the two tables have process-context identifiers, and switching between them keeps their
+    /// translations. Bit 63 of a CR3 load is #GP unless CR4.PCIDE is set.
+    const PCID: bool = false;
+    /// VERW with a memory operand as the last instruction before each one that leaves for user mode, so that no kernel data
+    /// is left in the CPU's buffers (CVE-2018-12126 and its kin); and at the end of paranoid events, which may have
+    /// interrupted an exit after its VERW.
+    const VERW: bool = false;
+    /// `IA32_SPEC_CTRL` is written at each entry from user mode and at each exit, from
+    /// [`PerCpuHeader::KERNEL_SPEC_CTRL`] and [`PerCpuHeader::USER_SPEC_CTRL`]; paranoid events put back what they found.
+    const IBRS: bool = false;
 }
 
 /// Options that every x86-64 CPU can run.

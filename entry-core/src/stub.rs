@@ -7,6 +7,9 @@
 //! Interrupts are masked from the first instruction of each stub to the handler, and again from the handler's return to
 //! the end: by IA32_FMASK for SYSCALL, by interrupt gates for the rest, by the proof that a handler gives back.
 //!
+//! What an option adds is absent without it, to the last instruction. The tables of registers are without
+//! [`Options::IBRS`], which leaves other values in RAX, RCX and RDX at the call: all three are saved by then.
+//!
 //! The stubs carry no call-frame information: a kernel's panic handler prints the [`TrapFrame`] instead of unwinding
 //! through it.
 
@@ -15,18 +18,21 @@ mod exception;
 mod floor;
 mod lean;
 mod paranoid;
+mod select;
 mod syscall;
 mod vectors;
 
 pub use compat::syscall_compat_entry;
 pub use floor::syscall_floor;
 pub use lean::{LeanKernel, LeanResult, syscall_entry_lean};
+pub use select::{NoStubSet, Requirements};
 pub use syscall::syscall_entry;
 pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs};
 
 use crate::frame::TrapFrame;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
+use crate::percpu::PerCpuHeader;
 use crate::windows;
 
 /// Pushes RCX down to R15 below the kind word, and zeroes what a user could steer speculation with.
@@ -90,7 +96,65 @@ macro_rules! pop_registers {
     };
 }
 
-pub(crate) use {pop_registers, push_registers};
+/// With `KPTI`: loads the kernel's tables, of which nothing may be used before. Clobbers RSP.
+///
+/// GS base is the kernel's, interrupts are off.
+macro_rules! load_kernel_tables {
+    () => {
+        ".if {kpti}
+         mov rsp, gs:[{kernel_cr3}]
+         mov cr3, rsp
+         .endif"
+    };
+}
+
+/// Moves an interrupt frame, of which RSP points at the kind word, to the thread's kernel stack, from a stack that is
+/// mapped in the user's tables too; with `KPTI`, loads the kernel's tables in between. All registers are kept, RAX in the
+/// scratch word until [`restore_rax`]; till then it points at the kind word of the old frame.
+///
+/// The frame came from user mode, GS base is the kernel's, interrupts are off.
+macro_rules! move_to_thread_stack {
+    () => {
+        "mov gs:[{scratch_rax}], rax
+         .if {kpti}
+         mov rax, gs:[{kernel_cr3}]
+         mov cr3, rax
+         .endif
+         mov rax, rsp
+         mov rsp, gs:[{stack}]
+         push qword ptr [rax + 48]
+         push qword ptr [rax + 40]
+         push qword ptr [rax + 32]
+         push qword ptr [rax + 24]
+         push qword ptr [rax + 16]
+         push qword ptr [rax + 8]
+         push qword ptr [rax]"
+    };
+}
+
+/// The end of `move_to_thread_stack`.
+macro_rules! restore_rax {
+    () => {
+        "mov rax, gs:[{scratch_rax}]"
+    };
+}
+
+/// With `IBRS`: writes the kernel's `IA32_SPEC_CTRL`. Clobbers RAX, RCX and RDX, which are saved by then; nothing may be
+/// predicted before.
+macro_rules! restrict_speculation {
+    () => {
+        ".if {ibrs}
+         mov ecx, {spec_ctrl}
+         mov eax, gs:[{kernel_spec_ctrl}]
+         xor edx, edx
+         wrmsr
+         .endif"
+    };
+}
+
+pub(crate) use {
+    load_kernel_tables, move_to_thread_stack, pop_registers, push_registers, restore_rax, restrict_speculation,
+};
 
 /// Ends a handler: pending work, the exit decision, tracking. Three tests when there is nothing to do.
 #[inline(always)]
@@ -155,6 +219,22 @@ pub unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> L
     finish::<K>(frame, irq)
 }
 
+/// Rust half of INT 0x80: [`system_call`], and an end that knows how it was entered.
+///
+/// # Safety
+///
+/// As [`system_call`].
+unsafe extern "sysv64" fn soft_system_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+    // SAFETY: condition 1.
+    let frame = unsafe { &mut *frame };
+    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
+    let entry = unsafe { UserEntry::assume() };
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    let irq = K::syscall(frame, entry);
+    finish_event::<K>(frame, irq)
+}
+
 /// Rust half of an exception in user mode.
 ///
 /// # Safety
@@ -204,7 +284,7 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
     } else {
         K::paranoid(frame, entry.into_irq_off())
     };
-    finish::<K>(frame, irq)
+    finish_event::<K>(frame, irq)
 }
 
 /// Rust half of an exception in the kernel. Returns null to go back to what was interrupted, or the frame of a user
@@ -214,13 +294,13 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
 ///
 /// 1. `frame` is the frame at RSP, and nothing else refers to it.
 /// 2. Interrupts are off, and GS base is the kernel's unless the exception is that of an IRETQ to user mode.
-unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) -> *mut TrapFrame {
+unsafe extern "sysv64" fn kernel_exception<K: Kernel, O: Options>(frame: *mut TrapFrame) -> *mut TrapFrame {
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     // Before anything that needs GS: the records are reached by their address alone.
     if windows::is_iret(words.rip()) {
         // SAFETY: 1. as here. 2. The record says so.
-        return unsafe { take_back_iret(frame) };
+        return unsafe { take_back_iret::<O>(frame) };
     }
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
@@ -238,9 +318,10 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) -> 
 /// present, of the wrong privilege or null, or with a RIP that is not canonical. GS base is the user's by then and all
 /// registers but RSP are too; on the stack lie the five words that it could not load. What the program had is
 /// therefore all there: its registers in the frame of the exception, the rest in the five words, and together they are
-/// put where the frame was that the exit consumed.
+/// put where the frame was that the exit consumed: at the top of the thread's stack.
 ///
 /// The order of the frame's words makes that place overlap the exception's own frame, which is why it is copied first.
+/// With [`Options::KPTI`] the five words and the exception's frame are on the entry stack.
 ///
 /// # Safety
 ///
@@ -252,18 +333,29 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel>(frame: *mut TrapFrame) -> 
 /// Intel SDM vol. 2A, *IRET/IRETD/IRETQ—Interrupt Return*.
 #[cold]
 #[inline(never)]
-unsafe fn take_back_iret(frame: *mut TrapFrame) -> *mut TrapFrame {
+unsafe fn take_back_iret<O: Options>(frame: *mut TrapFrame) -> *mut TrapFrame {
     // SAFETY: condition 2.
     unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
     // SAFETY: condition 1.
     let fault = unsafe { frame.read() };
     #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]
     let consumed = frame.with_addr(fault.rsp() as usize - TrapFrame::RIP);
-    // SAFETY: at the IRETQ, RSP points at the RIP word of the frame that the exit was given, whose memory is the top of
-    // this stack; every bit pattern is a frame.
+    // SAFETY: at the IRETQ, RSP points at the RIP word of the frame that the exit was given, or of the copy that it made of
+    // the five words, whose memory is the top of this stack; every bit pattern is a frame.
     let image = unsafe { consumed.read() };
-    // SAFETY: as above. The stack in use is below `frame`, which is below or overlaps `consumed`, and `frame` is not used
-    // again.
+    let consumed = if O::KPTI {
+        // SAFETY: the exit ran, and the exception was delivered, with interrupts off.
+        let irq = unsafe { IrqOff::assume() };
+        // SAFETY: GS base is the kernel's since the SWAPGS above.
+        let header = unsafe { PerCpuHeader::current(&irq) };
+        #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]
+        let top = header.kernel_stack() as usize;
+        core::ptr::with_exposed_provenance_mut::<TrapFrame>(top - TrapFrame::SIZE)
+    } else {
+        consumed
+    };
+    // SAFETY: the frame that the exit consumed was at the top of the thread's stack, where nothing else is live. The stack in
+    // use is below `frame`, which is below or overlaps `consumed` or is on another stack, and `frame` is not used again.
     unsafe { consumed.write(TrapFrame::of_iret_fault(&fault, &image)) };
     consumed
 }
@@ -300,6 +392,16 @@ unsafe extern "sysv64" fn kernel_paranoid<K: Kernel>(frame: *mut TrapFrame) {
     let irq = K::paranoid(frame, irq);
     // SAFETY: `saved` is this entry's, and the stub returns now.
     unsafe { K::Tracking::nmi_exit(&irq, saved) };
+}
+
+/// Rust half of a paranoid vector that arrived in ring 0 and found its stack in use.
+///
+/// # Safety
+///
+/// As [`kernel_exception`].
+unsafe extern "sysv64" fn nested_paranoid<K: Kernel>(frame: *mut TrapFrame) -> ! {
+    // SAFETY: condition 1.
+    K::nested_paranoid(unsafe { &*frame })
 }
 
 /// Goes to user mode with a frame that the kernel built: first entry of a process, exec, a fork child's first run.
@@ -349,6 +451,8 @@ pub struct StubTable {
     pub vectors: u64,
     /// [`return_to_user`] for the same options.
     pub return_to_user: unsafe fn(*mut TrapFrame, IrqOff) -> !,
+    /// What the CPU must have for them.
+    pub requirements: Requirements,
 }
 
 impl StubTable {
@@ -360,6 +464,7 @@ impl StubTable {
             syscall_compat: address(syscall_compat_entry::<K, O>),
             vectors: address(vector_stubs::<K, O>),
             return_to_user: return_to_user::<K, O>,
+            requirements: Requirements::of::<O>(),
         }
     }
 }

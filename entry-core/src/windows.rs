@@ -1,23 +1,27 @@
-//! Where in the stubs GS and RSP are whose, as records that the stubs themselves leave behind.
+//! Where in the stubs GS, RSP and CR3 are whose, as records that the stubs themselves leave behind.
 //!
-//! Each stub emits a record for every stretch in which the machine is not wholly the kernel's: GS base or RSP is still,
+//! Each stub emits a record for every stretch in which the machine is not wholly the kernel's: GS base, RSP or CR3 is still,
 //! or again, the user's; and one for each IRETQ that returns to user mode, so that a fault of exactly that
 //! instruction can be told from any other. The records lie in the section `entry_windows`, which a kernel's linker script
 //! has to keep (`entry_windows : { KEEP(*(entry_windows)) }`); the linker provides the symbols of its bounds.
 //!
 //! Addresses are stored relative to the record, so the section is read-only and needs no relocation at load time.
 
+use crate::kernel::Options;
+
 /// What holds while RIP is in a window. Bits of a record's third word.
 pub mod flags {
     /// GS base is the user's.
     pub const USER_GS: u32 = 1 << 0;
-    /// RSP is the user's.
+    /// RSP is the user's, or no stack at all.
     pub const USER_RSP: u32 = 1 << 1;
     /// The window is one IRETQ that leaves for user mode: GS base is the user's, RSP points at the frame's RIP word.
     pub const IRET: u32 = 1 << 2;
     /// RFLAGS may hold the user's TF, NT, AC and IOPL: after SYSENTER, which clears none of them. With TF, the CPU raises
     /// #DB at each instruction of the window; its handler has to ignore the single step.
     pub const USER_FLAGS: u32 = 1 << 3;
+    /// CR3 selects the user's tables, in stubs with [`Options::KPTI`](crate::kernel::Options::KPTI).
+    pub const USER_CR3: u32 = 1 << 4;
 }
 
 /// Emits a window record: from a numeric label behind to a numeric label ahead or behind, with flags from [`flags`]
@@ -42,6 +46,12 @@ macro_rules! entry_window {
             ".popsection"
         )
     };
+}
+
+/// [`flags::USER_CR3`] for stubs with [`Options::KPTI`].
+#[must_use]
+pub const fn user_cr3<O: Options>() -> u32 {
+    if O::KPTI { flags::USER_CR3 } else { 0 }
 }
 
 /// A stretch of a stub. Made by [`entry_window!`](crate::entry_window), read by [`find`].

@@ -82,7 +82,7 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     #[unsafe(naked)]
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        exit_stub!()
+        exit_stub!(R::RULES.data())
     }
 }
 
@@ -107,6 +107,6 @@ unsafe impl<R: Rules> Exit for IretOnly<R> {
     #[unsafe(naked)]
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        exit_stub!()
+        exit_stub!(R::RULES.data())
     }
 }

@@ -17,6 +17,10 @@
 //! interrupt image that the decision examined, not from the RCX and R11 words, so no other path can make what is
 //! consumed differ from what was checked. CS and SS are constants of `IA32_STAR`: the frame's words are not consumed.
 //!
+//! With [`KPTI`](entry_core::Options::KPTI) the user's tables are loaded when no register is left but RSP, which SYSRET's way
+//! therefore keeps in the header meanwhile; IRET's way goes through the CPU's entry stack, since the thread's is not mapped in
+//! them. With [`VERW`](entry_core::Options::VERW) that instruction comes last, and its selector lies behind the stub.
+//!
 //! **Windows**: SYSRET: the user's RSP, then also the user's GS, up to the instruction itself. IRETQ: the user's GS for
 //! one instruction, which can fault; its record is how the fault is recognised.
 //!
@@ -45,35 +49,119 @@ macro_rules! pop_thirteen {
     };
 }
 
-/// The body of [`Exit::leave`](entry_core::Exit::leave), for a naked function.
+/// VERW, then the instruction that leaves.
+macro_rules! leave_by {
+    ($instruction:literal) => {
+        concat!(
+            ".if {verw}
+             verw word ptr [rip + 21f]
+             .endif\n",
+            $instruction
+        )
+    };
+}
+
+/// Loads what SYSRET consumes: RSP points at R11 before, and is the user's after. The registers' width is that of the code.
+macro_rules! load_sysret_words {
+    ($rcx:literal, $rsp:literal) => {
+        concat!(
+            ".if {kpti}
+             mov r11, [rsp + {rsp}]
+             mov gs:[{scratch}], r11
+             .endif
+             mov ",
+            $rcx,
+            ", [rsp + {rip}]
+             mov r11, [rsp + {rflags}]
+             .if {kpti}
+             mov rsp, gs:[{user_cr3}]
+             16:
+             mov cr3, rsp
+             17:
+             mov ",
+            $rsp,
+            ", gs:[{scratch}]
+             .else
+             mov ",
+            $rsp,
+            ", [rsp + {rsp}]
+             16:
+             17:
+             .endif"
+        )
+    };
+}
+
+/// The body of [`Exit::leave`](entry_core::Exit::leave), for a naked function with the options `O`. `$verw_selector` is that
+/// of a data segment that can be written.
 macro_rules! exit_stub {
-    () => {
+    ($verw_selector:expr) => {
         core::arch::naked_asm!(
+            ".if {ibrs}",
+            "mov r8d, eax",
+            "mov ecx, {spec_ctrl}",
+            "mov eax, gs:[{user_spec_ctrl}]",
+            "xor edx, edx",
+            "wrmsr",
+            "mov eax, r8d",
+            ".endif",
             // Why here and not in Rust: Rust has decided; the registers it would need are about to be the user's.
             "test eax, eax",
             "jnz 5f",
             $crate::stub::pop_thirteen!(),
             // RSP points at R11; the interrupt image is above.
-            "mov rcx, [rsp + {rip}]",
-            "mov r11, [rsp + {rflags}]",
-            "mov rsp, [rsp + {rsp}]",
-            // RSP is the user's.
-            "2:",
+            $crate::stub::load_sysret_words!("rcx", "rsp"),
+            // RSP is the user's, and so are the tables.
             "swapgs",
             // GS base is the user's.
             "3:",
-            "sysretq",
+            $crate::stub::leave_by!("sysretq"),
             "4:",
             "int3",
+            ::entry_core::entry_window!("16b", "17b", "{no_stack}"),
+            ::entry_core::entry_window!("17b", "3b", "{user_rsp}"),
+            ::entry_core::entry_window!("3b", "4b", "{user_both}"),
             "5:",
             // IRET is positive, SYSRETL has the sign bit.
             "js 8f",
+            ".if {kpti}",
+            // The five words and RAX go to the entry stack, which the user's tables map.
+            "mov rcx, gs:[{entry_stack}]",
+            "mov rax, [rsp + {frame_ss}]",
+            "mov [rcx - 8], rax",
+            "mov rax, [rsp + {frame_rsp}]",
+            "mov [rcx - 16], rax",
+            "mov rax, [rsp + {frame_rflags}]",
+            "mov [rcx - 24], rax",
+            "mov rax, [rsp + {frame_cs}]",
+            "mov [rcx - 32], rax",
+            "mov rax, [rsp + {frame_rip}]",
+            "mov [rcx - 40], rax",
+            "mov rax, [rsp + {frame_rax}]",
+            "mov [rcx - 48], rax",
+            ".endif",
             $crate::stub::pop_thirteen!(),
             "pop r11",
             "pop rcx",
+            ".if {kpti}",
+            "mov rsp, gs:[{entry_stack}]",
+            "sub rsp, 48",
+            // RSP points at RAX on the entry stack.
+            "mov rax, gs:[{user_cr3}]",
+            "mov cr3, rax",
+            // The tables are the user's.
+            "15:",
+            "pop rax",
+            ".else",
             "add rsp, 16",
+            "15:",
+            ".endif",
             "swapgs",
             // GS base is the user's, RSP points at the RIP word.
+            "18:",
+            ".if {verw}",
+            "verw word ptr [rip + 21f]",
+            ".endif",
             "6:",
             "iretq",
             "7:",
@@ -81,32 +169,57 @@ macro_rules! exit_stub {
             // SYSRETL: 32-bit code has neither R8 to R15 nor upper halves; the frame's words are what it had, or zero.
             "8:",
             $crate::stub::pop_thirteen!(),
-            "mov ecx, [rsp + {rip}]",
-            "mov r11, [rsp + {rflags}]",
-            "mov esp, [rsp + {rsp}]",
-            // RSP is the user's.
-            "12:",
+            $crate::stub::load_sysret_words!("ecx", "esp"),
+            // RSP is the user's, and so are the tables.
             "swapgs",
             // GS base is the user's.
             "13:",
-            "sysret",
+            $crate::stub::leave_by!("sysret"),
             "14:",
             "int3",
-            ::entry_core::entry_window!("2b", "3b", "{user_rsp}"),
-            ::entry_core::entry_window!("3b", "4b", "{user_both}"),
+            ".if {verw}",
+            ".balign 2",
+            "21:",
+            ".word {verw_selector}",
+            ".endif",
+            ::entry_core::entry_window!("15b", "18b", "{user_tables}"),
+            ::entry_core::entry_window!("18b", "6b", "{user_gs}"),
             ::entry_core::entry_window!("6b", "7b", "{user_iret}"),
-            ::entry_core::entry_window!("12b", "13b", "{user_rsp}"),
+            ::entry_core::entry_window!("16b", "17b", "{no_stack}"),
+            ::entry_core::entry_window!("17b", "13b", "{user_rsp}"),
             ::entry_core::entry_window!("13b", "14b", "{user_both}"),
             rip = const ::entry_core::TrapFrame::RIP - ::entry_core::TrapFrame::POPPED,
             rflags = const ::entry_core::TrapFrame::RFLAGS - ::entry_core::TrapFrame::POPPED,
             rsp = const ::entry_core::TrapFrame::RSP - ::entry_core::TrapFrame::POPPED,
-            user_rsp = const ::entry_core::windows::flags::USER_RSP,
-            user_both = const ::entry_core::windows::flags::USER_GS | ::entry_core::windows::flags::USER_RSP,
-            user_iret = const ::entry_core::windows::flags::USER_GS | ::entry_core::windows::flags::IRET,
+            frame_ss = const ::entry_core::TrapFrame::SS,
+            frame_rsp = const ::entry_core::TrapFrame::RSP,
+            frame_rflags = const ::entry_core::TrapFrame::RFLAGS,
+            frame_cs = const ::entry_core::TrapFrame::CS,
+            frame_rip = const ::entry_core::TrapFrame::RIP,
+            frame_rax = const ::entry_core::TrapFrame::RAX,
+            scratch = const ::entry_core::PerCpuHeader::SCRATCH_RSP,
+            user_cr3 = const ::entry_core::PerCpuHeader::USER_CR3,
+            entry_stack = const ::entry_core::PerCpuHeader::ENTRY_STACK,
+            user_spec_ctrl = const ::entry_core::PerCpuHeader::USER_SPEC_CTRL,
+            spec_ctrl = const <::entry_core::msr::SpecCtrl as ::entry_core::msr::Register>::NUMBER,
+            verw_selector = const $verw_selector,
+            kpti = const O::KPTI as usize,
+            verw = const O::VERW as usize,
+            ibrs = const O::IBRS as usize,
+            no_stack = const ::entry_core::windows::flags::USER_RSP,
+            user_tables = const ::entry_core::windows::user_cr3::<O>(),
+            user_rsp = const ::entry_core::windows::flags::USER_RSP | ::entry_core::windows::user_cr3::<O>(),
+            user_gs = const ::entry_core::windows::flags::USER_GS | ::entry_core::windows::user_cr3::<O>(),
+            user_both = const ::entry_core::windows::flags::USER_GS
+                | ::entry_core::windows::flags::USER_RSP
+                | ::entry_core::windows::user_cr3::<O>(),
+            user_iret = const ::entry_core::windows::flags::USER_GS
+                | ::entry_core::windows::flags::IRET
+                | ::entry_core::windows::user_cr3::<O>(),
         )
     };
 }
 
 const _: () = assert!(Leave::Sysret as u32 == 0 && Leave::Iret as u32 == 1 && Leave::Sysret32 as u32 == 1 << 31);
 
-pub(crate) use {exit_stub, pop_thirteen};
+pub(crate) use {exit_stub, leave_by, load_sysret_words, pop_thirteen};

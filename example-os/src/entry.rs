@@ -32,7 +32,6 @@ use x86_64::structures::gdt::SegmentSelector;
 
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
-use crate::boot;
 use crate::device::apic;
 use crate::experiment;
 use crate::process::{self, WaitStatus, current, scheduler};
@@ -232,11 +231,8 @@ impl Options for Clearing {
 
 /// The stubs of `K` that suit this CPU.
 fn stubs<K: Kernel>() -> StubTable {
-    if boot::cpu::features().smap {
-        StubTable::of::<K, WithSmap>()
-    } else {
-        StubTable::of::<K, Baseline>()
-    }
+    let sets = [StubTable::of::<K, WithSmap>(), StubTable::of::<K, Baseline>()];
+    *StubTable::select(&sets, &CpuFeatures::detect()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The address of the first of the 256 slots that the IDT points at.

@@ -3,9 +3,10 @@
 use crate::entry_window;
 use crate::frame::EntryKind;
 use crate::kernel::{Exit, Kernel, Options};
+use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
-use crate::stub::{push_registers, system_call};
-use crate::windows::flags;
+use crate::stub::{load_kernel_tables, push_registers, restrict_speculation, system_call};
+use crate::windows::{flags, user_cr3};
 
 /// SYSCALL from compatibility mode: builds the whole [`TrapFrame`](crate::frame::TrapFrame) with kind
 /// [`EntryKind::Syscall32`] and calls [`Kernel::syscall`].
@@ -47,6 +48,8 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         // GS base is the kernel's.
         "3:",
         "mov gs:[{scratch}], rsp",
+        load_kernel_tables!(),
+        "14:",
         "mov rsp, gs:[{stack}]",
         "4:",
         // RSP is a kernel stack. EIP and ESP have 32 bits; the rest is whatever the CPU left.
@@ -60,21 +63,29 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         "push rax",                      // original RAX
         "push {kind}",                   // kind
         push_registers!(),
+        restrict_speculation!(),
         "mov rdi, rsp",
         "call {handler}",
         "jmp {leave}",
         "int3",
         entry_window!("2b", "3b", "{user_both}"),
-        entry_window!("3b", "4b", "{user_rsp}"),
+        entry_window!("3b", "14b", "{user_rsp}"),
+        entry_window!("14b", "4b", "{kernel_tables}"),
         scratch = const PerCpuHeader::SCRATCH_RSP,
         stack = const PerCpuHeader::KERNEL_STACK,
         ss = const K::LAYOUT.user_data().bits(),
         // The first selector of SYSRET's block is the 32-bit code segment.
         cs = const K::LAYOUT.sysret_base().bits(),
         kind = const EntryKind::Syscall32.word(0),
+        kpti = const O::KPTI as usize,
+        ibrs = const O::IBRS as usize,
+        kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
+        spec_ctrl = const SpecCtrl::NUMBER,
+        kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
         clear = const O::CLEAR as usize,
-        user_both = const flags::USER_GS | flags::USER_RSP,
-        user_rsp = const flags::USER_RSP,
+        user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
+        user_rsp = const flags::USER_RSP | user_cr3::<O>(),
+        kernel_tables = const flags::USER_RSP,
         handler = sym system_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
     )

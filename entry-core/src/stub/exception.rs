@@ -2,24 +2,58 @@
 
 use crate::frame::TrapFrame;
 use crate::kernel::{Exit, Kernel, Options};
+use crate::msr::{Register, SpecCtrl};
+use crate::percpu::{PerCpuHeader, SplitTables};
 use crate::stub::{
-    kernel_exception, kernel_interrupt, pop_registers, push_registers, system_call, user_exception, user_interrupt,
+    kernel_exception, kernel_interrupt, move_to_thread_stack, pop_registers, push_registers, restore_rax,
+    restrict_speculation, soft_system_call, user_exception, user_interrupt,
 };
 
 /// Offset of CS from RSP when a slot has pushed the kind word.
 pub(super) const CS: usize = TrapFrame::CS - TrapFrame::KIND;
 
+/// Bits of CR3 that the user's tables have and the kernel's don't.
+pub(super) const fn user_cr3_bits<O: Options>() -> u64 {
+    if O::PCID {
+        SplitTables::USER_ROOT | SplitTables::USER_PCID
+    } else {
+        SplitTables::USER_ROOT
+    }
+}
+
+/// Before the Rust half of an event in ring 0, with `KPTI`: an exception may be that of the exit's IRETQ, with the user's
+/// tables and GS base and on the entry stack. Whose tables they are, CR3 itself says. They are not put back: the event is
+/// the user's then, and never goes back to that IRETQ.
+macro_rules! find_kernel_tables {
+    () => {
+        ".if {kpti}
+         mov rax, cr3
+         test eax, {user_root}
+         jz 6f
+         and rax, {kernel_bits}
+         .if {pcid}
+         bts rax, 63
+         .endif
+         mov cr3, rax
+         6:
+         .endif"
+    };
+}
+
 /// After the Rust half of an exception in ring 0: RAX is null, or the frame to leave with instead.
 macro_rules! go_on_with_user_event {
     () => {
-        "test rax, rax
-         jz 4f
-         mov rsp, rax
-         mov rdi, rax
-         call {user}
-         jmp {leave}
-         int3
-         4:"
+        concat!(
+            "test rax, rax
+             jz 4f
+             mov rsp, rax\n",
+            restrict_speculation!(),
+            "\nmov rdi, rsp
+             call {user}
+             jmp {leave}
+             int3
+             4:"
+        )
     };
 }
 
@@ -31,8 +65,11 @@ macro_rules! go_back {
 }
 
 macro_rules! common {
-    ($(#[$doc:meta])* $name:ident, $user:ident, $kernel:ident, $then:ident) => {
+    ($(#[$doc:meta])* $name:ident, $user:ident, $kernel:ident<$($parameter:ident),*>, $then:ident) => {
         $(#[$doc])*
+        ///
+        /// With `KPTI` the stack of TSS.RSP0 is the CPU's entry stack, and the frame is moved to the thread's once the kernel's
+        /// tables are loaded.
         ///
         /// **The CPU has** switched to the stack of TSS.RSP0 if it came from user mode, pushed SS, RSP, RFLAGS, CS, RIP
         /// and perhaps an error code, and cleared IF and TF. **It has not** cleared AC or DF, nor touched GS.
@@ -44,7 +81,8 @@ macro_rules! common {
         /// | others | interrupted | interrupted, or zero with `CLEAR` | – |
         /// | GS base | of the interrupted mode | kernel's | – |
         ///
-        /// **Windows**: user GS until SWAPGS, on a kernel stack throughout.
+        /// **Windows**: user GS until SWAPGS, on a kernel stack throughout; with `KPTI` the user's tables until CR3 is loaded,
+        /// and the entry stack until the frame is moved.
         ///
         /// # Safety
         ///
@@ -68,8 +106,14 @@ macro_rules! common {
                 ".if {lfence}",
                 "lfence",
                 ".endif",
-                // GS base is the kernel's, RSP is the thread's kernel stack.
+                // GS base is the kernel's.
+                ".if {kpti}",
+                move_to_thread_stack!(),
+                restore_rax!(),
+                ".endif",
+                // RSP is the thread's kernel stack.
                 push_registers!(),
+                restrict_speculation!(),
                 "mov rdi, rsp",
                 "call {user}",
                 "jmp {leave}",
@@ -80,6 +124,7 @@ macro_rules! common {
                 "lfence",
                 ".endif",
                 push_registers!(),
+                find_kernel_tables!(),
                 "mov rdi, rsp",
                 "call {kernel}",
                 $then!(),
@@ -90,8 +135,18 @@ macro_rules! common {
                 smap = const O::SMAP as usize,
                 lfence = const O::LFENCE as usize,
                 clear = const O::CLEAR as usize,
+                kpti = const O::KPTI as usize,
+                ibrs = const O::IBRS as usize,
+                scratch_rax = const PerCpuHeader::SCRATCH_RAX,
+                stack = const PerCpuHeader::KERNEL_STACK,
+                kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
+                spec_ctrl = const SpecCtrl::NUMBER,
+                kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
+                user_root = const SplitTables::USER_ROOT,
+                kernel_bits = const !user_cr3_bits::<O>() as i64,
+                pcid = const O::PCID as usize,
                 user = sym $user::<K>,
-                kernel = sym $kernel::<K>,
+                kernel = sym $kernel::<$($parameter),*>,
                 leave = sym <K::Exit as Exit>::leave::<O>,
             )
         }
@@ -100,17 +155,17 @@ macro_rules! common {
 
 common! {
     /// Exceptions. **Reached by** the slots of vectors 0 to 31, the paranoid ones excepted.
-    exception_common, user_exception, kernel_exception, go_on_with_user_event
+    exception_common, user_exception, kernel_exception<K, O>, go_on_with_user_event
 }
 
 common! {
     /// Maskable interrupts. **Reached by** the slots of vectors 32 to 255, the system-call vector excepted.
-    interrupt_common, user_interrupt, kernel_interrupt, go_back
+    interrupt_common, user_interrupt, kernel_interrupt<K>, go_back
 }
 
 common! {
     /// INT 0x80. **Reached by** its slot, which pushed the original RAX where an exception has its error code. A frame
     /// whose CS is the kernel's can only come from a device or another CPU that was given the vector; it is
     /// treated as the interrupt it is, and never as a system call.
-    system_call_common, system_call, kernel_interrupt, go_back
+    system_call_common, soft_system_call, kernel_interrupt<K>, go_back
 }

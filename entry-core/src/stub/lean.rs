@@ -4,10 +4,11 @@ use crate::entry_window;
 use crate::frame::{EntryKind, TrapFrame};
 use crate::irq::IrqOff;
 use crate::kernel::{Exit, Kernel, Leave, Options};
+use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
 use crate::rflags::Rflags;
-use crate::stub::{finish_slow, push_registers};
-use crate::windows::flags;
+use crate::stub::{finish_slow, load_kernel_tables, push_registers, restrict_speculation};
+use crate::windows::{flags, user_cr3};
 
 /// A kernel whose common system calls need six arguments and a number, and no frame.
 ///
@@ -122,6 +123,8 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         // GS base is the kernel's.
         "3:",
         "mov gs:[{scratch}], rsp",
+        load_kernel_tables!(),
+        "14:",
         "mov rsp, gs:[{stack}]",
         "4:",
         // RSP is the thread's kernel stack.
@@ -135,12 +138,30 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "push r8",
         "push r9",
         "push rax", // original RAX, and the seventh argument
+        ".if {ibrs}",
+        // R11 is saved; the arguments are not to be lost.
+        "mov r11, rdx",
+        restrict_speculation!(),
+        "mov rdx, r11",
+        ".endif",
         "mov rcx, r10",
         "call {handler}",
         // RAX is the result, interrupts are off by the proof that it carries.
         // Why here and not in Rust: these three tests are what the lean path saves the frame for.
         "cmp dword ptr gs:[{work}], 0",
         "jne 8f",
+        ".if {ibrs}",
+        "mov r8, rax",
+        "mov ecx, {spec_ctrl}",
+        "mov eax, gs:[{user_spec_ctrl}]",
+        "xor edx, edx",
+        "wrmsr",
+        "mov rax, r8",
+        ".endif",
+        ".if {kpti}",
+        "mov r11, [rsp + 72]",
+        "mov gs:[{scratch}], r11",
+        ".endif",
         "mov r9, [rsp + 8]",
         "mov r8, [rsp + 16]",
         "mov r10, [rsp + 24]",
@@ -153,17 +174,42 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "jc 8f",
         "test r11d, {not_lean}",
         "jnz 8f",
+        ".if {kpti}",
+        "mov rsp, gs:[{user_cr3}]",
+        // RSP is no stack.
+        "12:",
+        "mov cr3, rsp",
+        // The tables are the user's.
+        "13:",
+        "mov rsp, gs:[{scratch}]",
+        ".else",
         "mov rsp, [rsp + 72]",
+        "12:",
+        "13:",
+        ".endif",
         // RSP is the user's.
-        "5:",
         "swapgs",
         // GS base is the user's.
         "6:",
+        ".if {verw}",
+        "verw word ptr [rip + 9f]",
+        ".endif",
         "sysretq",
         "7:",
         "int3",
+        ".if {verw}",
+        ".balign 2",
+        "9:",
+        ".word {ss}",
+        ".endif",
         // The full frame, from the same stack top.
         "8:",
+        ".if {ibrs}",
+        // Two of the ways here come after the user's IA32_SPEC_CTRL was written.
+        "mov r8, rax",
+        restrict_speculation!(),
+        "mov rax, r8",
+        ".endif",
         "pop qword ptr gs:[{scratch_rax}]",
         "pop r9",
         "pop r8",
@@ -187,8 +233,10 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "jmp {leave}",
         "int3",
         entry_window!("2b", "3b", "{user_both}"),
-        entry_window!("3b", "4b", "{user_rsp}"),
-        entry_window!("5b", "6b", "{user_rsp}"),
+        entry_window!("3b", "14b", "{user_rsp}"),
+        entry_window!("14b", "4b", "{kernel_tables}"),
+        entry_window!("12b", "13b", "{kernel_tables}"),
+        entry_window!("13b", "6b", "{user_rsp}"),
         entry_window!("6b", "7b", "{user_both}"),
         scratch = const PerCpuHeader::SCRATCH_RSP,
         scratch_rax = const PerCpuHeader::SCRATCH_RAX,
@@ -199,9 +247,18 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         ss = const K::LAYOUT.user_data().bits(),
         cs = const K::LAYOUT.user_code64().bits(),
         kind = const EntryKind::Syscall64.word(0),
+        kpti = const O::KPTI as usize,
+        verw = const O::VERW as usize,
+        user_cr3 = const PerCpuHeader::USER_CR3,
+        user_spec_ctrl = const PerCpuHeader::USER_SPEC_CTRL,
+        ibrs = const O::IBRS as usize,
+        kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
+        spec_ctrl = const SpecCtrl::NUMBER,
+        kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
         clear = const 0,
-        user_both = const flags::USER_GS | flags::USER_RSP,
-        user_rsp = const flags::USER_RSP,
+        user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
+        user_rsp = const flags::USER_RSP | user_cr3::<O>(),
+        kernel_tables = const flags::USER_RSP,
         handler = sym <K as LeanKernel>::syscall_lean,
         slow = sym lean_slow::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,

@@ -2,10 +2,16 @@
 
 use crate::frame::TrapFrame;
 use crate::kernel::{Exit, Kernel, Options};
-use crate::msr::{GsBase, Register};
-use crate::percpu::PerCpuHeader;
-use crate::stub::exception::CS;
-use crate::stub::{kernel_paranoid, pop_registers, push_registers, user_paranoid};
+use crate::msr::{GsBase, Register, SpecCtrl};
+use crate::percpu::{IST_DEPTH, PerCpuHeader, SplitTables};
+use crate::stub::exception::{CS, user_cr3_bits};
+use crate::stub::{
+    kernel_paranoid, move_to_thread_stack, nested_paranoid, pop_registers, push_registers, restore_rax,
+    restrict_speculation, user_paranoid,
+};
+
+/// Offset of the IST stack's depth word from the frame.
+const DEPTH: usize = TrapFrame::SIZE + IST_DEPTH;
 
 /// Vector of #DB.
 pub(super) const DEBUG: u8 = 1;
@@ -28,6 +34,10 @@ pub(super) const MACHINE_CHECK: u8 = 18;
 /// the kernel's base must be in IA32_KERNEL_GS_BASE, and SWAPGS fetches it and brings it back. The handler runs on the
 /// IST stack, with no pending work done and no way to SYSRET: the return is IRETQ, here.
 ///
+/// An event that finds the stack in use has overwritten the frame of the one that uses it, and goes to
+/// [`Kernel::nested_paranoid`], from which nothing returns. The stack counts as in use until the instruction that gives the
+/// frame up.
+///
 /// **Reached by** the slots of vectors 1, 2, 8 and 18.
 ///
 /// **The CPU has** switched to the vector's IST stack, pushed the interrupt frame, cleared IF and TF, and blocked
@@ -38,6 +48,9 @@ pub(super) const MACHINE_CHECK: u8 = 18;
 /// | RSP | kind word on the IST stack | frame on the IST stack | – |
 /// | RDI | interrupted | address of the frame | – |
 /// | RBX | interrupted | whether, or to what, GS base has to go back | – |
+/// | R12 | interrupted | 0 | – |
+/// | R13 | interrupted | with `IBRS`, the `IA32_SPEC_CTRL` to go back to | – |
+/// | R14 | interrupted | with `KPTI`, the CR3 to go back to | – |
 /// | GS base | anybody's | kernel's | – |
 ///
 /// **Windows**: user GS until the SWAPGS or WRGSBASE; the interrupted code's GS again after the second.
@@ -65,26 +78,55 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         ".if {lfence}",
         "lfence",
         ".endif",
-        "mov gs:[{scratch}], rax",
-        "mov rax, rsp",
-        "mov rsp, gs:[{stack}]",
-        // RSP is the thread's kernel stack, RAX points at the kind word on the IST stack.
-        "push qword ptr [rax + 48]", // SS
-        "push qword ptr [rax + 40]", // RSP
-        "push qword ptr [rax + 32]", // RFLAGS
-        "push qword ptr [rax + 24]", // CS
-        "push qword ptr [rax + 16]", // RIP
-        "push qword ptr [rax + 8]",  // error code
-        "push qword ptr [rax]",      // kind
-        "mov rax, gs:[{scratch}]",
+        // GS base is the kernel's. The IST stack is in use until the frame has left it.
+        "mov dword ptr [rsp + {depth_below}], 1",
+        move_to_thread_stack!(),
+        "mov dword ptr [rax + {depth_below}], 0",
+        restore_rax!(),
+        // RSP is the thread's kernel stack.
         push_registers!(),
+        restrict_speculation!(),
         "mov rdi, rsp",
         "call {user}",
         "jmp {leave}",
         "int3",
-        // From ring 0: GS base is anybody's.
+        // From ring 0: GS base is anybody's, and so is CR3.
         "3:",
         push_registers!(),
+        // R12D becomes 1 if the stack was in use: it was not marked free, or that was the last thing done, up to the
+        // IRETQ with the frame that is gone now. RIP is compared because RSP alone could be a user's, in a window.
+        "mov r12d, [rsp + {depth}]",
+        "mov dword ptr [rsp + {depth}], 1",
+        "lea rcx, [rsp + {last_rsp}]",
+        "cmp [rsp + {rsp}], rcx",
+        "jne 9f",
+        "mov rcx, [rsp + {rip}]",
+        "lea rdx, [rip + 7f]",
+        "cmp rcx, rdx",
+        "je 8f",
+        ".if {verw}",
+        "lea rdx, [rip + 12f]",
+        "cmp rcx, rdx",
+        "je 8f",
+        ".endif",
+        "jmp 9f",
+        "8:",
+        "mov r12d, 1",
+        "9:",
+        ".if {kpti}",
+        // R14 is the CR3 that was found.
+        "mov r14, cr3",
+        "test r14d, {user_root}",
+        "jz 6f",
+        "mov rax, r14",
+        "and rax, {kernel_bits}",
+        ".if {pcid}",
+        "bts rax, 63",
+        ".endif",
+        "mov cr3, rax",
+        "6:",
+        // The tables are the kernel's.
+        ".endif",
         "mov rdi, [rsp + {size}]", // the header's address, above the CPU's frame
         ".if {fsgsbase}",
         "rdgsbase rbx",
@@ -107,8 +149,23 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         "lfence",
         ".endif",
         ".endif",
+        ".if {ibrs}",
+        // R13D is the IA32_SPEC_CTRL that was found.
+        "mov ecx, {spec_ctrl}",
+        "rdmsr",
+        "mov r13d, eax",
+        ".endif",
+        restrict_speculation!(),
         "mov rdi, rsp",
+        "test r12d, r12d",
+        "jnz 15f",
         "call {kernel}",
+        ".if {ibrs}",
+        "mov ecx, {spec_ctrl}",
+        "mov eax, r13d",
+        "xor edx, edx",
+        "wrmsr",
+        ".endif",
         ".if {fsgsbase}",
         "wrgsbase rbx",
         ".else",
@@ -118,20 +175,63 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         "5:",
         ".endif",
         // GS base is as it was found.
+        ".if {kpti}",
+        "test r14d, {user_root}",
+        "jz 6f",
+        ".if {pcid}",
+        "bts r14, 63",
+        ".endif",
+        "mov cr3, r14",
+        "6:",
+        // And so is CR3.
+        ".endif",
         pop_registers!(),
+        "mov dword ptr [rsp + {depth_above}], 0",
+        ".if {verw}",
+        "12:",
+        "verw word ptr [rip + 13f]",
+        ".endif",
+        "7:",
         "iretq",
         "int3",
+        // There is nothing to return to.
+        "15:",
+        "call {nested}",
+        "int3",
+        ".if {verw}",
+        ".balign 2",
+        "13:",
+        ".word {verw_selector}",
+        ".endif",
         cs = const CS,
         size = const TrapFrame::SIZE,
-        scratch = const PerCpuHeader::SCRATCH_RAX,
+        rip = const TrapFrame::RIP,
+        rsp = const TrapFrame::RSP,
+        // From the kind word, the frame's first word, and the RIP word.
+        depth_below = const DEPTH - TrapFrame::KIND,
+        depth = const DEPTH,
+        depth_above = const DEPTH - TrapFrame::RIP,
+        last_rsp = const TrapFrame::RIP,
+        scratch_rax = const PerCpuHeader::SCRATCH_RAX,
         stack = const PerCpuHeader::KERNEL_STACK,
+        kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
+        user_root = const SplitTables::USER_ROOT,
+        kernel_bits = const !user_cr3_bits::<O>() as i64,
         gs_base = const GsBase::NUMBER,
+        spec_ctrl = const SpecCtrl::NUMBER,
+        kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
+        verw_selector = const K::LAYOUT.kernel_data().bits(),
         smap = const O::SMAP as usize,
         fsgsbase = const O::FSGSBASE as usize,
         lfence = const O::LFENCE as usize,
         clear = const O::CLEAR as usize,
+        kpti = const O::KPTI as usize,
+        pcid = const O::PCID as usize,
+        verw = const O::VERW as usize,
+        ibrs = const O::IBRS as usize,
         user = sym user_paranoid::<K>,
         kernel = sym kernel_paranoid::<K>,
+        nested = sym nested_paranoid::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
     )
 }

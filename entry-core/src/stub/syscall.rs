@@ -3,9 +3,10 @@
 use crate::entry_window;
 use crate::frame::{EntryKind, TrapFrame};
 use crate::kernel::{Exit, Kernel, Options};
+use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
-use crate::stub::{push_registers, system_call};
-use crate::windows::flags;
+use crate::stub::{load_kernel_tables, push_registers, restrict_speculation, system_call};
+use crate::windows::{flags, user_cr3};
 
 /// SYSCALL from 64-bit code: builds the whole [`TrapFrame`] and calls [`Kernel::syscall`].
 ///
@@ -44,6 +45,8 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
         // GS base is the kernel's.
         "3:",
         "mov gs:[{scratch}], rsp",
+        load_kernel_tables!(),
+        "14:",
         "mov rsp, gs:[{stack}]",
         "4:",
         // RSP is a kernel stack; the words of an interrupt frame follow, as if an interrupt had pushed them.
@@ -55,20 +58,28 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
         "push rax",                // original RAX
         "push {kind}",             // kind
         push_registers!(),
+        restrict_speculation!(),
         "mov rdi, rsp",
         "call {handler}",
         // EAX is the way to leave by, RSP is the frame.
         "jmp {leave}",
         "int3",
         entry_window!("2b", "3b", "{user_both}"),
-        entry_window!("3b", "4b", "{user_rsp}"),
-        user_both = const flags::USER_GS | flags::USER_RSP,
-        user_rsp = const flags::USER_RSP,
+        entry_window!("3b", "14b", "{user_rsp}"),
+        entry_window!("14b", "4b", "{kernel_tables}"),
+        user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
+        user_rsp = const flags::USER_RSP | user_cr3::<O>(),
+        kernel_tables = const flags::USER_RSP,
         scratch = const PerCpuHeader::SCRATCH_RSP,
         stack = const PerCpuHeader::KERNEL_STACK,
         ss = const K::LAYOUT.user_data().bits(),
         cs = const K::LAYOUT.user_code64().bits(),
         kind = const EntryKind::Syscall64.word(0),
+        kpti = const O::KPTI as usize,
+        ibrs = const O::IBRS as usize,
+        kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
+        spec_ctrl = const SpecCtrl::NUMBER,
+        kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
         clear = const O::CLEAR as usize,
         handler = sym system_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
