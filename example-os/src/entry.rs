@@ -152,19 +152,24 @@ unsafe impl Kernel for OsKernel {
 }
 
 /// A maskable interrupt, whatever it interrupted. In the kernel nothing is switched: the flag that is set here is seen
-/// at the next return to user mode.
-#[inline(always)]
+/// at the next return to user mode. The one that is measured comes first.
 fn interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+    if frame.vector() != EXPERIMENT_VECTOR {
+        return other_interrupt(frame, irq);
+    }
+    apic::eoi();
+    PerCpu::current(&irq).count_tick();
+    irq
+}
+
+#[inline(never)]
+fn other_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     match frame.vector() {
         TIMER_VECTOR => {
             apic::eoi();
             let cpu = PerCpu::current(&irq);
             cpu.count_tick();
             cpu.request_reschedule();
-        }
-        EXPERIMENT_VECTOR => {
-            apic::eoi();
-            PerCpu::current(&irq).count_tick();
         }
         apic::SPURIOUS_VECTOR => {}
         vector if LEGACY_SPURIOUS.contains(&vector) => {}
