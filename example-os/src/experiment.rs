@@ -132,7 +132,8 @@ const fn switch(argument: u64) -> Result<bool, Errno> {
     }
 }
 
-fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
+/// What SYSCALL leads to with the set of stubs of this number.
+pub(crate) fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
     match number {
         0 => Ok(SyscallEntry::normal()),
         1 => Ok(SyscallEntry::of::<NullKernel<SysretOrIret<UserRules>>>()),

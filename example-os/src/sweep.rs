@@ -18,6 +18,7 @@
 //!
 //! What a sweep can't show: races of two CPUs, and places nobody aims at (those are for storms under real time).
 
+mod exceptions;
 mod handler;
 mod launch;
 pub mod listing;
@@ -30,14 +31,17 @@ use core::sync::atomic::Ordering::Relaxed;
 use entry_core::IrqOff;
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register};
 
+use self::exceptions::OWN_ENTRY;
 use self::handler::{Phase, SHARED, TIMER_VECTOR};
 pub use self::listing::Listing;
 pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
 pub use self::victim::{Base, Event, Stack};
 use self::victim::{Start, VECTORS, Victim};
 use crate::archive::Archive;
+use crate::boot;
 use crate::device::apic;
-use crate::entry::{self, PerCpu, SyscallEntry};
+use crate::entry::{self, PerCpu};
+use crate::harness::Suite;
 use crate::lock::{Guard, Lock};
 use crate::println;
 
@@ -52,18 +56,6 @@ const MOST_ON_PATH: usize = 512;
 
 /// Corrupt shots that are described; the others are counted.
 const MOST_DESCRIBED: u32 = 8;
-
-/// What #DB itself executes in ring 0 before its handler. A breakpoint there would raise the next #DB on the same stack
-/// before the first had begun, for ever.
-pub const OWN_ENTRY: [Exception; 3] = {
-    const REASON: &str = "#DB's own way in and out: a breakpoint there would recur without end";
-    const PARANOID: Name<'static> = Name::Function("paranoid_common");
-    [
-        Exception { stub: Name::Slot(1), part: Part::All, reason: REASON },
-        Exception { stub: PARANOID, part: Part::Head(0), reason: REASON },
-        Exception { stub: PARANOID, part: Part::Taken(0), reason: REASON },
-    ]
-};
 
 /// The stubs: too large for a stack.
 static STUBS: Lock<Stubs> = Lock::new(Stubs::new());
@@ -127,7 +119,9 @@ impl Sweep {
         let text = str::from_utf8(file).unwrap_or_else(|error| panic!("{BOUNDARIES}: {error}"));
         let listing = Listing::new(text);
         let mut stubs = STUBS.lock();
-        stubs.add_function(&listing, SyscallEntry::normal().address());
+        for event in Event::ALL {
+            stubs.add_function(&listing, event.syscall_entry().address());
+        }
         for vector in VECTORS {
             let slot_bytes = entry_core::vector::SLOT_BYTES;
             let slot = entry::vector_stubs() + u64::from(vector) * slot_bytes;
@@ -154,10 +148,22 @@ impl Sweep {
         injector != Injector::TimerNmi || self.has_timer_nmi
     }
 
+    /// Sweeps with all injectors that the machine has, as [`Sweep::run`] does.
+    #[must_use]
+    pub fn run_all(&mut self) -> bool {
+        let mut is_good = true;
+        for injector in Injector::ALL {
+            if self.can_inject(injector) {
+                is_good &= self.run(injector);
+            }
+        }
+        is_good
+    }
+
     /// Sweeps with one injector over all events, stacks and bases. Prints a line of coverage for each stub. Returns whether
     /// every boundary was hit that is not excepted, no excepted one was, and no shot was corrupt.
     #[must_use]
-    pub fn run(&mut self, injector: Injector, exceptions: &[Exception]) -> bool {
+    pub fn run(&mut self, injector: Injector) -> bool {
         self.corrupt = 0;
         self.shots = 0;
         for event in Event::ALL {
@@ -171,7 +177,8 @@ impl Sweep {
             }
         }
         println!("[sweep] injector={} shots={} corrupt={}", injector.name(), self.shots, self.corrupt);
-        self.stubs.report(injector, exceptions, self.corrupt) && self.corrupt == 0
+        let rows = exceptions::rows(injector, !self.has_timer_nmi);
+        self.stubs.report(injector, rows, self.corrupt) && self.corrupt == 0
     }
 
     fn sweep(&mut self, injector: Injector, scene: Scene) {
@@ -298,6 +305,11 @@ impl Sweep {
         // SAFETY: 1. as above. 2. It is canonical. 3. It is the user's until SWAPGS.
         unsafe { KernelGsBase::from_bits(start.gs_base).write(&mut Cpu) };
         victim::load_stack_segment();
+        let cpu = PerCpu::current(&self.irq);
+        cpu.load_syscall_entry(event.syscall_entry().address());
+        if event == Event::LeanWork {
+            cpu.set_work_pending();
+        }
         shared.arm_breakpoints();
         shared.set_phase(Phase::Shot);
         match injection {
@@ -364,6 +376,13 @@ impl Sweep {
             shared.events.count(),
             shared.returns.count(),
         );
+    }
+}
+
+impl Suite for Sweep {
+    fn set_up() -> Self {
+        let archive = boot::info().archive.expect("an archive with the boundaries of this image");
+        Self::new(&Archive::new(archive), entry::install())
     }
 }
 

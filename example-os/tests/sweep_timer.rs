@@ -7,15 +7,10 @@
 #![test_runner(example_os::harness::run)]
 #![reexport_test_harness_main = "test_main"]
 
-#[path = "sweep/exceptions.rs"]
-mod exceptions;
+use example_os::sweep::{Injector, Sweep};
 
-use example_os::sweep::Injector;
-
-use crate::exceptions::Machine;
-
-example_os::tests! { Machine;
-    fn timer_interrupt_raised_at_every_boundary_changes_nothing(machine) {
-        machine.run(Injector::Timer);
+example_os::tests! { Sweep;
+    fn timer_interrupt_raised_at_every_boundary_changes_nothing(sweep) {
+        assert!(sweep.run(Injector::Timer), "a boundary or a register is wrong, see above");
     }
 }

@@ -17,9 +17,9 @@ use super::registers::Registers;
 use crate::device::apic;
 
 /// Vector of the timer as injector: none that the kernel has a use for.
-pub(super) const TIMER_VECTOR: u8 = 0x41;
+pub(super) const TIMER_VECTOR: u8 = 0xe1;
 /// Vector of the interrupt that is an event.
-pub(super) const EVENT_VECTOR: u8 = 0x42;
+pub(super) const EVENT_VECTOR: u8 = 0xe2;
 
 /// Length of UD2.
 const UD2_BYTES: u64 = 2;

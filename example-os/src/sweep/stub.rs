@@ -8,7 +8,7 @@ use crate::println;
 /// Most instructions of one stub: a set of them is one `u128`.
 const MAX_INSTRUCTIONS: usize = 128;
 /// Most stubs.
-const MAX_STUBS: usize = 24;
+const MAX_STUBS: usize = 32;
 
 /// A set of instructions of one stub, by number.
 type Set = u128;
@@ -28,7 +28,8 @@ pub enum Injector {
 }
 
 impl Injector {
-    const ALL: [Self; 4] = [Self::Timer, Self::TimerNmi, Self::Nmi, Self::Debug];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Timer, Self::TimerNmi, Self::Nmi, Self::Debug];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -78,8 +79,8 @@ impl Exception {
 /// The name of a stub: a function, or a slot of the vector stubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name<'a> {
-    /// A function.
-    Function(&'a str),
+    /// A function, and which of its instances for different kernels, in order of discovery.
+    Function(&'a str, u32),
     /// The slot of this vector.
     Slot(u8),
     /// Any stub, in an [`Exception`].
@@ -89,7 +90,8 @@ pub enum Name<'a> {
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Function(name) => f.write_str(name),
+            Self::Function(name, 0) => f.write_str(name),
+            Self::Function(name, instance) => write!(f, "{name}#{instance}"),
             Self::Slot(vector) => write!(f, "vector_stubs[{vector:#x}]"),
             Self::Any => f.write_str("any"),
         }
@@ -109,7 +111,7 @@ pub struct Stub {
 impl Stub {
     const EMPTY: Self = Self {
         name: Name::Any,
-        instructions: [Instruction { address: 0, bytes: 0, flow: Flow::Trap }; MAX_INSTRUCTIONS],
+        instructions: [Instruction { address: 0, bytes: 0, flow: Flow::Next }; MAX_INSTRUCTIONS],
         count: 0,
         hit: [0; Injector::ALL.len()],
     };
@@ -172,7 +174,7 @@ impl Stub {
 
     /// Whether the instruction of this number is one of those that the rows name.
     pub(super) fn is_part_of(&self, index: usize, rows: &[Exception]) -> bool {
-        self.parts(rows.iter()) >> index & 1 != 0
+        self.parts(rows.iter()) & (1 << index) != 0
     }
 
     /// All that the rows which are about this stub name.
@@ -232,7 +234,12 @@ impl Stubs {
     pub fn add_function(&mut self, listing: &Listing<'static>, address: u64) {
         if self.find(address).is_none() {
             let function = function_at(listing, address);
-            self.add(listing, Name::Function(function.name), function.instructions());
+            let is_instance = |stub: &&Stub| matches!(stub.name, Name::Function(name, _) if name == function.name);
+            let mut instance = 0;
+            for _ in self.all().iter().filter(is_instance) {
+                instance += 1;
+            }
+            self.add(listing, Name::Function(function.name, instance), function.instructions());
         }
     }
 
@@ -275,12 +282,16 @@ impl Stubs {
     /// # Panics
     ///
     /// If an exception names a branch that a stub does not have.
-    #[must_use]
-    pub fn report(&self, injector: Injector, exceptions: &[Exception], corrupt: u32) -> bool {
+    pub(super) fn report<'a>(
+        &self,
+        injector: Injector,
+        exceptions: impl Iterator<Item = &'a Exception> + Clone,
+        corrupt: u32,
+    ) -> bool {
         let mut is_good = true;
         for stub in self.all() {
             let hit = stub.hit[injector as usize];
-            let excepted = stub.parts(exceptions.iter());
+            let excepted = stub.parts(exceptions.clone());
             let wanted = stub.all() & !excepted;
             println!(
                 "[sweep] injector={} stub={} hit={} of={} excepted={} corrupt={corrupt}",
@@ -298,7 +309,7 @@ impl Stubs {
                     is_good = false;
                 }
                 if hit & excepted & bit != 0 {
-                    let mut mine = exceptions.iter().filter(|row| row.is_about(stub.name));
+                    let mut mine = exceptions.clone().filter(|row| row.is_about(stub.name));
                     let row = mine.find(|row| stub.part(row.part) & bit != 0);
                     let reason = row.map_or("", |row| row.reason);
                     println!("[sweep] {}+{offset:#x} was hit although: {reason}", stub.name);

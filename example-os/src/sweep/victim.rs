@@ -9,6 +9,7 @@ use super::handler::EVENT_VECTOR;
 use super::launch::{Way, kernel_invalid_opcode, kernel_nothing};
 use super::registers::Registers;
 use crate::entry::{OsKernel, PerCpu, SyscallEntry};
+use crate::experiment;
 use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
 use crate::process::current;
 
@@ -17,6 +18,18 @@ use crate::process::current;
 pub enum Event {
     /// SYSCALL: `getppid`.
     Syscall,
+    /// SYSCALL through the null kernel's full stub: what the benchmarks time.
+    Null,
+    /// The same, left by IRET.
+    NullIret,
+    /// The same with a lean frame.
+    Lean,
+    /// The same with work pending, so that the lean frame becomes a full one.
+    LeanWork,
+    /// The same with a stub that zeroes registers.
+    Clearing,
+    /// The same with the least stub that there can be.
+    Floor,
     /// INT 0x80 with a number that nothing answers to.
     Int80,
     /// UD2, skipped by the kernel.
@@ -47,8 +60,14 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 20] = [
         Self::Syscall,
+        Self::Null,
+        Self::NullIret,
+        Self::Lean,
+        Self::LeanWork,
+        Self::Clearing,
+        Self::Floor,
         Self::Int80,
         Self::InvalidOpcode,
         Self::Breakpoint,
@@ -67,7 +86,7 @@ impl Event {
     /// The instruction, in user mode.
     const fn code(self) -> &'static [u8] {
         match self {
-            Self::Syscall | Self::EntryDebug => &[0x0f, 0x05],
+            _ if self.is_syscall() => &[0x0f, 0x05],
             Self::Int80 => &[0xcd, 0x80],
             Self::InvalidOpcode => &[0x0f, 0x0b],
             Self::Breakpoint | Self::BadIret => &[0xcc],
@@ -75,6 +94,41 @@ impl Event {
             Self::PageFault => &[0x88, 0x03],
             // nop
             _ => &[0x90],
+        }
+    }
+
+    const fn is_syscall(self) -> bool {
+        matches!(
+            self,
+            Self::Syscall
+                | Self::Null
+                | Self::NullIret
+                | Self::Lean
+                | Self::LeanWork
+                | Self::Clearing
+                | Self::Floor
+                | Self::EntryDebug
+        )
+    }
+
+    /// What SYSCALL leads to.
+    pub(super) fn syscall_entry(self) -> SyscallEntry {
+        let set = match self {
+            Self::Null => 1,
+            Self::NullIret => 2,
+            Self::Lean | Self::LeanWork => 3,
+            Self::Clearing => 4,
+            Self::Floor => 5,
+            _ => 0,
+        };
+        experiment::stub_set(set).expect("the sets are numbered from 0 to 5")
+    }
+
+    /// The victim's flags. The lean exit does not restore NT, so it is tried without.
+    const fn flags(self) -> u64 {
+        match self {
+            Self::Lean | Self::LeanWork => FLAGS & !Rflags::NESTED_TASK.bits(),
+            _ => FLAGS,
         }
     }
 
@@ -115,7 +169,9 @@ impl Event {
     /// is counted as such.
     pub(super) const fn arrivals(self) -> u32 {
         match self {
-            Self::Syscall | Self::Int80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
+            Self::EntryDebug => 1,
+            Self::Int80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
+            _ if self.is_syscall() => 0,
             _ => 1,
         }
     }
@@ -313,7 +369,7 @@ impl Victim {
         frame.set_r13(pattern(13));
         frame.set_r14(pattern(14));
         frame.set_r15(pattern(15));
-        frame.set_rflags(FLAGS);
+        frame.set_rflags(event.flags());
         let header = core::ptr::from_ref(PerCpu::current(irq)).addr() as u64;
         let gs_base = match base {
             Base::Harmless => HARMLESS_GS,
@@ -338,7 +394,7 @@ impl Victim {
         frame.set_cs(OsKernel::LAYOUT.user_code64().bits().into());
         frame.set_ss(OsKernel::LAYOUT.user_data().bits().into());
         match event {
-            Event::Syscall | Event::EntryDebug => frame.set_rax(GETPPID),
+            _ if event.is_syscall() => frame.set_rax(GETPPID),
             Event::PageFault => frame.set_rbx(DEMAND),
             _ => {}
         }
@@ -352,19 +408,19 @@ impl Victim {
             last.set_r11(R11);
         } else if event.way() == Way::Sysret {
             last.set_rcx(frame.rip());
-            last.set_r11(FLAGS);
+            last.set_r11(event.flags());
         }
         match event {
-            Event::Syscall | Event::EntryDebug => {
+            _ if event.is_syscall() => {
                 last.set_rax(current().parent().into());
                 last.set_rcx(after);
-                last.set_r11(FLAGS);
+                last.set_r11(event.flags());
             }
             Event::Int80 => last.set_rax(NO_SUCH_CALL),
             _ => {}
         }
         let event_address = match event {
-            Event::EntryDebug => SyscallEntry::normal().address(),
+            Event::EntryDebug => event.syscall_entry().address(),
             Event::UserDebug => instruction,
             _ => 0,
         };

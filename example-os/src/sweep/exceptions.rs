@@ -1,0 +1,88 @@
+//! The one table of boundaries that an injector can't hit, with the reasons.
+
+use super::stub::{Exception, Injector, Name, Part};
+
+/// What #DB itself executes in ring 0 before its handler. A breakpoint there would raise the next #DB on the same stack
+/// before the first had begun, for ever.
+pub(super) const OWN_ENTRY: [Exception; 3] = {
+    const REASON: &str = "#DB's own way in and out: a breakpoint there would recur without end";
+    const PARANOID: Name<'static> = Name::Function("paranoid_common", 0);
+    [
+        Exception { stub: Name::Slot(1), part: Part::All, reason: REASON },
+        Exception { stub: PARANOID, part: Part::Head(0), reason: REASON },
+        Exception { stub: PARANOID, part: Part::Taken(0), reason: REASON },
+    ]
+};
+
+/// For every injector. Functions have the number of their instance: the stub sets that SYSCALL can lead to come in the
+/// order of [`Event`](super::Event).
+const ALWAYS: [Exception; 6] = {
+    const NO_32_BIT: &str = "SYSRETL: the kernel has no 32-bit programs";
+    const ALWAYS_SYSRET: &str = "nothing but system calls leaves by this exit, and none of them needs IRET";
+    [
+        Exception { stub: Name::Any, part: Part::Traps, reason: "INT3 behind an instruction that does not come back" },
+        Exception { stub: Name::Function("leave", 0), part: Part::Taken(1), reason: NO_32_BIT },
+        Exception { stub: Name::Function("leave", 1), part: Part::Taken(1), reason: NO_32_BIT },
+        Exception {
+            stub: Name::Function("leave", 1),
+            part: Part::NotTaken(0),
+            reason: "SYSRET: the exit of the kernel that leaves by IRET alone",
+        },
+        Exception { stub: Name::Function("leave", 2), part: Part::Taken(0), reason: ALWAYS_SYSRET },
+        Exception { stub: Name::Function("leave", 3), part: Part::Taken(0), reason: ALWAYS_SYSRET },
+    ]
+};
+
+/// For NMIs of both kinds.
+const NMI: [Exception; 1] = [Exception {
+    stub: Name::Slot(2),
+    part: Part::All,
+    reason: "an NMI's own way in: the next one is blocked until its IRET",
+}];
+
+/// For an NMI that an IRET of #DB's lets in.
+const NMI_AFTER_DEBUG: [Exception; 1] = [Exception {
+    stub: Name::Function("paranoid_common", 0),
+    part: Part::NotTaken(0),
+    reason: "the way in from user mode is that of #DB or NMI, and neither can be nested in itself",
+}];
+
+/// For counts, where a faulting access takes none.
+const COUNTS: [Exception; 2] = {
+    const REASON: &str = "QEMU counts no instruction for a faulting access, so no count ends right behind it";
+    [
+        Exception { stub: Name::Slot(11), part: Part::First, reason: REASON },
+        Exception { stub: Name::Slot(14), part: Part::First, reason: REASON },
+    ]
+};
+
+/// For breakpoints on Bochs, which is told by a timer that delivers no NMI.
+const DEBUG_ON_BOCHS: [Exception; 1] = [Exception {
+    stub: Name::Slot(2),
+    part: Part::First,
+    reason: "Bochs looks for no breakpoint at the first instruction after an NMI",
+}];
+
+/// For the same NMI on Bochs.
+const NMI_ON_BOCHS: [Exception; 2] = {
+    const REASON: &str = "the IRETQ that fails has unblocked NMIs there, as on real CPUs; QEMU keeps them blocked";
+    [
+        Exception { stub: Name::Slot(11), part: Part::All, reason: REASON },
+        Exception { stub: Name::Function("exception_common", 0), part: Part::NotTaken(1), reason: REASON },
+    ]
+};
+
+/// The rows for an injector.
+pub(super) fn rows(injector: Injector, is_bochs: bool) -> impl Iterator<Item = &'static Exception> + Clone {
+    let tables: [&[Exception]; 4] = match injector {
+        Injector::Debug if is_bochs => [&OWN_ENTRY, &DEBUG_ON_BOCHS, &[], &[]],
+        Injector::Debug => [&OWN_ENTRY, &[], &[], &[]],
+        Injector::Nmi if is_bochs => [&OWN_ENTRY, &NMI, &NMI_AFTER_DEBUG, &NMI_ON_BOCHS],
+        Injector::Nmi => [&OWN_ENTRY, &NMI, &NMI_AFTER_DEBUG, &[]],
+        // Where no NMI shows the place that a count leads to, breakpoints do.
+        Injector::Timer if is_bochs => [&OWN_ENTRY, &DEBUG_ON_BOCHS, &[], &[]],
+        Injector::Timer => [&COUNTS, &[], &[], &[]],
+        Injector::TimerNmi => [&NMI, &COUNTS, &[], &[]],
+    };
+    ALWAYS.iter().chain(tables.into_iter().flatten())
+}
