@@ -15,7 +15,7 @@ use core::fmt;
 use entry_core::kernel::Leave;
 use entry_core::rflags::Rflags;
 use entry_core::{EntryKind, TrapFrame};
-use static_assertions::{const_assert, const_assert_eq};
+use static_assertions::const_assert;
 
 use crate::refusal::Refusal;
 use crate::rules::RuleSet;
@@ -56,8 +56,7 @@ const NEVER_SYSRET: u64 = Rflags::TRAP.union(Rflags::RESUME).bits();
 
 const IF: u64 = Rflags::INTERRUPT_ENABLE.bits();
 
-/// What every frame that the CPU pushes in user mode has. Bit 1 is in the test of one of the two usual frames and not in the
-/// other's on purpose: of two comparisons with the same value the compiler makes one, and every system call jumps to it.
+/// What every frame that the CPU pushes in user mode has.
 const ALWAYS: u64 = IF | Rflags::ALWAYS_ONE.bits();
 
 /// The bits of a kind word that hold the [`EntryKind`].
@@ -77,15 +76,7 @@ const MAY_DROP_RF: u64 = {
     frame.kind_word() ^ TrapFrame::zeroed().kind_word()
 };
 
-const FIRST_EVENT: u64 = EntryKind::Int80.word(0);
-const LAST_EVENT: u64 = EntryKind::Paranoid.word(0);
-
-const_assert!(DEAD & KIND == 0);
-// Int80, Exception, Interrupt, Paranoid.
-const_assert_eq!(
-    LAST_EVENT - FIRST_EVENT,
-    EntryKind::Paranoid.word(0) - EntryKind::Exception.word(0) + 0x100
-);
+const_assert!((DEAD | MAY_DROP_RF) & KIND == 0);
 
 /// What a frame says to the exit decision, as plain values.
 ///
@@ -288,19 +279,6 @@ pub const fn is_plain_sysret(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
     true
 }
 
-/// Whether a kind word is that of an entry from user mode through the IDT whose RCX and R11 are live: SYSRET is out of the
-/// question.
-#[inline(always)]
-#[must_use]
-pub const fn is_live_event(kind_word: u64) -> bool {
-    // The kinds in question are consecutive, so one subtraction and one comparison tell.
-    let kind_and_dead = kind_word & (KIND | DEAD);
-    !guard!(
-        "fast-event",
-        kind_and_dead.wrapping_sub(FIRST_EVENT) > LAST_EVENT - FIRST_EVENT
-    )
-}
-
 /// Whether RCX and R11 of an entry from user mode through the IDT are live, as the marks say: IRET is then right.
 #[inline(always)]
 #[must_use]
@@ -336,8 +314,8 @@ pub const fn is_plain_dead(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &Rule
 
 /// Whether a frame of 64-bit code is safe to leave with by IRET, judged by the words that IRETQ consumes.
 ///
-/// It says yes only where [`decide`] does not refuse. For the frame of [a live event](is_live_event), `decide` then says
-/// [`Leave::Iret`].
+/// It says yes only where [`decide`] does not refuse. For an exception or interrupt that [`has_live_registers`],
+/// `decide` then says [`Leave::Iret`].
 #[inline(always)]
 #[must_use]
 pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &RuleSet) -> bool {

@@ -9,8 +9,8 @@ use entry_core::kernel::{Exit, Leave, Options};
 use entry_core::{IrqOff, TrapFrame};
 
 use crate::decide::{
-    ExitWords, decide, has_live_registers, is_dead_exception, is_live_event, is_plain_dead, is_plain_iret,
-    is_plain_sysret, is_untouched_syscall,
+    ExitWords, decide, has_live_registers, is_dead_exception, is_plain_dead, is_plain_iret, is_plain_sysret,
+    is_untouched_syscall,
 };
 use crate::refusal::Refusal;
 use crate::rules::Rules;
@@ -44,16 +44,8 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
 
     #[inline(always)]
     fn choose_plain(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
-        if is_untouched_syscall(frame.kind_word()) {
-            if is_plain_sysret(frame.rip(), frame.rflags(), &R::RULES) {
-                return Some(Leave::Sysret);
-            }
-            return None;
-        }
-        if is_live_event(frame.kind_word())
-            && is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES)
-        {
-            return Some(Leave::Iret);
+        if is_untouched_syscall(frame.kind_word()) && is_plain_sysret(frame.rip(), frame.rflags(), &R::RULES) {
+            return Some(Leave::Sysret);
         }
         None
     }

@@ -4,7 +4,7 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::kernel::{Exit, Leave};
 use entry_core::{EntryKind, IrqOff, TrapFrame};
 use entry_sysret::decide::{
-    has_live_registers, is_dead_exception, is_live_event, is_plain_iret, is_plain_sysret, is_untouched_syscall,
+    has_live_registers, is_dead_exception, is_plain_iret, is_plain_sysret, is_untouched_syscall,
 };
 use entry_sysret::{ExitWords, IretOnly, RuleSet, Rules, SysretOrIret, decide};
 use proptest::prelude::*;
@@ -343,7 +343,7 @@ fn the_usual_frames_get_a_quick_answer() {
             ..q
         };
         assert_eq!(
-            SysretOrIret::<PlainRules>::choose_plain(&frame(kind_word(&q, 14), &q), &irq),
+            SysretOrIret::<PlainRules>::choose_plain_event(&frame(kind_word(&q, 14), &q), &irq),
             Some(Leave::Iret)
         );
         let q = Question {
@@ -352,7 +352,7 @@ fn the_usual_frames_get_a_quick_answer() {
             ..q
         };
         assert_eq!(
-            SysretOrIret::<PlainRules>::choose_plain(&frame(kind_word(&q, 32), &q), &irq),
+            SysretOrIret::<PlainRules>::choose_plain_event(&frame(kind_word(&q, 32), &q), &irq),
             Some(Leave::Iret)
         );
     }
@@ -361,13 +361,6 @@ fn the_usual_frames_get_a_quick_answer() {
 /// All kind words that can arise: 256 kind bytes × 256 vectors × 8 marks.
 #[test]
 fn the_quick_kind_tests_know_every_kind_word() {
-    let by_gate = [
-        EntryKind::Int80,
-        EntryKind::Exception,
-        EntryKind::Interrupt,
-        EntryKind::Paranoid,
-    ]
-    .map(|k| k.word(0) >> 8);
     for word in 0..1u64 << 19 {
         let (kind, dead) = (word >> 8 & 0xff, word >> 17 & 1 == 1);
         assert_eq!(
@@ -375,7 +368,6 @@ fn the_quick_kind_tests_know_every_kind_word() {
             word == EntryKind::Syscall64.word(0),
             "{word:#x}"
         );
-        assert_eq!(is_live_event(word), by_gate.contains(&kind) && !dead, "{word:#x}");
         assert_eq!(has_live_registers(word), !dead, "{word:#x}");
         assert_eq!(
             is_dead_exception(word),

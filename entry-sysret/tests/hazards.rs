@@ -354,14 +354,15 @@ const fn image(kind_word: u64, rip: u64, cs: u64, rflags: u64, ss: u64) -> [u64;
     ]
 }
 
-/// What the two exits answer in a hurry.
-fn plain(image: [u64; 22]) -> (Option<Leave>, Option<Leave>) {
+/// What the exits answer in a hurry: `SysretOrIret` to a system call and to an event, `IretOnly`.
+fn plain(image: [u64; 22]) -> (Option<Leave>, Option<Leave>, Option<Leave>) {
     // SAFETY: there are no interrupts to be off in a test, and nothing here relies on them.
     let irq = unsafe { IrqOff::assume() };
     // SAFETY: 22 words without padding or invalid patterns.
     let frame = unsafe { core::mem::transmute::<[u64; 22], TrapFrame>(image) };
     (
         SysretOrIret::<Default48>::choose_plain(&frame, &irq),
+        SysretOrIret::<Default48>::choose_plain_event(&frame, &irq),
         IretOnly::<Default48>::choose_plain(&frame, &irq),
     )
 }
@@ -421,11 +422,9 @@ fn the_quick_answer_for_syscall_is_for_untouched_frames() {
     // Bit 16: a setter was used.
     assert_eq!(plain(image(SYSCALL | 1 << 16, 0x40_1000, CODE64, 0x202, DATA)).0, None);
     // No untouched frame of another kind has RCX and R11 to spare.
-    assert_ne!(
-        plain(image(EntryKind::Built.word(0), 0x40_1000, CODE64, 0x202, DATA)).0,
-        Some(Leave::Sysret)
-    );
-    assert_eq!(plain(image(FAULT, 0x40_1000, CODE64, 0x202, DATA)).0, Some(Leave::Iret));
+    for kind in [EntryKind::Built.word(0), EntryKind::Int80.word(0), FAULT] {
+        assert_eq!(plain(image(kind, 0x40_1000, CODE64, 0x202, DATA)).0, None);
+    }
 }
 
 #[test]
@@ -463,28 +462,13 @@ fn the_quick_answer_for_syscall_tests_flags() {
 }
 
 #[test]
-fn the_quick_answer_for_events_is_for_live_registers() {
-    assert_eq!(plain(image(FAULT, 0x40_1000, CODE64, 0x202, DATA)).0, Some(Leave::Iret));
-    // Bit 17: RCX and R11 are dead, so SYSRET is to be considered.
-    assert_eq!(plain(image(FAULT | 1 << 17, 0x40_1000, CODE64, 0x202, DATA)).0, None);
-    // A frame that was built may have them equal.
-    assert_eq!(
-        plain(image(
-            EntryKind::Built.word(0) | 1 << 16,
-            0x40_1000,
-            CODE64,
-            0x202,
-            DATA
-        ))
-        .0,
-        None
-    );
-}
-
-#[test]
 fn the_quick_answer_for_events_tests_cs() {
     for cs in [0, 0x08, 0x1b, 0x28, 0x2f, 0x4b, 0x1_002b] {
-        assert_eq!(plain(image(FAULT, 0x40_1000, cs, 0x202, DATA)), (None, None), "{cs:#x}");
+        assert_eq!(
+            plain(image(FAULT, 0x40_1000, cs, 0x202, DATA)),
+            (None, None, None),
+            "{cs:#x}"
+        );
     }
 }
 
@@ -493,7 +477,7 @@ fn the_quick_answer_for_events_tests_ss() {
     for ss in [0, 3, 0x10, 0x20, 0x27, 0x2b, 1 << 32 | 0x23] {
         assert_eq!(
             plain(image(FAULT, 0x40_1000, CODE64, 0x202, ss)),
-            (None, None),
+            (None, None, None),
             "{ss:#x}"
         );
     }
@@ -503,10 +487,14 @@ fn the_quick_answer_for_events_tests_ss() {
 fn the_quick_answer_for_events_tests_rip() {
     assert_eq!(
         plain(image(FAULT, 0x7fff_ffff_efff, CODE64, 0x202, DATA)),
-        (Some(Leave::Iret), Some(Leave::Iret))
+        (None, Some(Leave::Iret), Some(Leave::Iret))
     );
     for rip in [0x7fff_ffff_f000, 0x8000_0000_0000, u64::MAX] {
-        assert_eq!(plain(image(FAULT, rip, CODE64, 0x202, DATA)), (None, None), "{rip:#x}");
+        assert_eq!(
+            plain(image(FAULT, rip, CODE64, 0x202, DATA)),
+            (None, None, None),
+            "{rip:#x}"
+        );
     }
 }
 
@@ -525,7 +513,7 @@ fn the_quick_answer_for_events_tests_flags() {
     ] {
         assert_eq!(
             plain(image(FAULT, 0x40_1000, CODE64, rflags, DATA)),
-            (None, None),
+            (None, None, None),
             "{rflags:#x}"
         );
     }
