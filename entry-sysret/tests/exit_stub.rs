@@ -158,7 +158,7 @@ fn kpti_copies_each_word_of_the_image_to_its_place() {
             assert_eq!(load.op0_register(), store.op1_register());
             assert_eq!(load.memory_base(), Register::RSP);
             copied.push((
-                load.memory_displacement64() as usize,
+                usize::try_from(load.memory_displacement64()).unwrap(),
                 store.memory_displacement64().cast_signed(),
             ));
         }
