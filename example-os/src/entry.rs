@@ -7,9 +7,11 @@
 
 mod exception;
 pub mod percpu;
+pub mod tracking;
 
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use entry_core::address::{UserLimit, Width};
@@ -22,7 +24,7 @@ use entry_core::rflags::FlagMask;
 use entry_core::stub::{LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor};
 use entry_core::tss::TaskStateSegment;
 use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
-use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, TrapFrame, UserEntry};
+use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
@@ -32,6 +34,7 @@ use x86_64::structures::gdt::SegmentSelector;
 
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
+use self::tracking::Track;
 use crate::device::apic;
 use crate::experiment;
 use crate::process::{self, WaitStatus, current, scheduler};
@@ -58,6 +61,7 @@ static CPU0: Late<PerCpu> = Late(UnsafeCell::new(PerCpu::new()));
 static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([0; SegmentLayout::NATURAL_ENTRIES]));
 static IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static NULL_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
+static TRACKED_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 
 static DEBUG_STACK: IstStack<IST_BYTES> = IstStack::new();
 static NMI_STACK: IstStack<IST_BYTES> = IstStack::new();
@@ -92,16 +96,16 @@ impl Rules for UserRules {
     const RULES: RuleSet = RuleSet::new(&LAYOUT, UserLimit::HIGHEST_48, Width::Bits48);
 }
 
-/// The kernel, as the stubs see it.
+/// The kernel, as the stubs see it. `T` is told of the border to user mode: see [`tracking`].
 #[derive(Debug)]
-pub struct OsKernel;
+pub struct OsKernel<T = NoTracking>(PhantomData<T>);
 
 // SAFETY: 1. `install` loads the GDT of `LAYOUT` and computes the MSRs from it. 2. `install` sets GS base to a bound
 // header; the scheduler sets stack and RSP0 together at each switch. 3. `install` binds four stacks. 4. The target
 // x86_64-unknown-none has neither a red zone nor SSE.
-unsafe impl Kernel for OsKernel {
+unsafe impl<T: Tracking> Kernel for OsKernel<T> {
     type Exit = SysretOrIret<UserRules>;
-    type Tracking = NoTracking;
+    type Tracking = T;
     const LAYOUT: SegmentLayout = LAYOUT;
 
     #[inline(always)]
@@ -134,7 +138,11 @@ unsafe impl Kernel for OsKernel {
         exception::paranoid(frame, irq)
     }
 
-    fn work(_frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
+    fn work(frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
+        if let Some(form) = current().context().take_requested_tracking() {
+            // SAFETY: work is called with the frame at the top of the current process's stack; nothing is left to do here.
+            unsafe { tracking::change(form, frame, irq) };
+        }
         let needs_reschedule = PerCpu::current(&irq).take_work();
         if let Some(signal) = current().pending_signal() {
             process::exit(WaitStatus::killed(signal), irq);
@@ -178,9 +186,44 @@ fn other_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     irq
 }
 
-/// The address of a stub that SYSCALL can lead to.
+/// The tables of vectors there are. The CPU has that of the process that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyscallEntry(u64);
+#[repr(u8)]
+pub(crate) enum Vectors {
+    /// That of [`OsKernel`].
+    Normal,
+    /// That of an experiment whose exceptions and INT 0x80 do nothing.
+    Null,
+    /// That of [`OsKernel`] with tracking.
+    Tracked,
+}
+
+impl Vectors {
+    /// The inverse of `self as u8`.
+    #[inline(always)]
+    pub(crate) const fn from_number(number: u8) -> Self {
+        match number {
+            0 => Self::Normal,
+            1 => Self::Null,
+            _ => Self::Tracked,
+        }
+    }
+
+    const fn table(self) -> &'static Late<Idt> {
+        match self {
+            Self::Normal => &IDT,
+            Self::Null => &NULL_IDT,
+            Self::Tracked => &TRACKED_IDT,
+        }
+    }
+}
+
+/// What SYSCALL leads to, and the vectors that go with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyscallEntry {
+    address: u64,
+    vectors: Vectors,
+}
 
 impl SyscallEntry {
     /// The stub of [`OsKernel`].
@@ -192,7 +235,24 @@ impl SyscallEntry {
     /// The stub of another kernel for the same CPU set-up.
     #[must_use]
     pub(crate) fn of<K: Kernel>() -> Self {
-        Self(stubs::<K>().syscall)
+        Self::untracked(stubs::<K>().syscall)
+    }
+
+    /// The stub of a kernel that is tracked.
+    #[must_use]
+    pub(crate) fn tracked<K: Kernel>() -> Self {
+        const { assert!(K::Tracking::ENABLED, "the vectors are tracked") };
+        Self {
+            address: stubs::<K>().syscall,
+            vectors: Vectors::Tracked,
+        }
+    }
+
+    const fn untracked(address: u64) -> Self {
+        Self {
+            address,
+            vectors: Vectors::Normal,
+        }
     }
 
     /// The stub with a lean frame. Neither it nor its exits have a place for CLAC, so it suits every CPU.
@@ -200,7 +260,7 @@ impl SyscallEntry {
     pub(crate) fn lean<K: LeanKernel>() -> Self {
         #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
         let stub = syscall_entry_lean::<K, Baseline> as *const () as u64;
-        Self(stub)
+        Self::untracked(stub)
     }
 
     /// The stub that zeroes registers. It suits every CPU, as above.
@@ -208,7 +268,7 @@ impl SyscallEntry {
     pub(crate) fn clearing<K: Kernel>() -> Self {
         #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
         let stub = syscall_entry::<K, Clearing> as *const () as u64;
-        Self(stub)
+        Self::untracked(stub)
     }
 
     /// The stub that calls nothing, for measuring.
@@ -216,13 +276,18 @@ impl SyscallEntry {
     pub(crate) fn floor() -> Self {
         #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
         let stub = syscall_floor as *const () as u64;
-        Self(stub)
+        Self::untracked(stub)
     }
 
     /// The value for `IA32_LSTAR`.
     #[must_use]
     pub const fn address(self) -> u64 {
-        self.0
+        self.address
+    }
+
+    /// The vectors that go with it.
+    pub(crate) const fn vectors(self) -> Vectors {
+        self.vectors
     }
 }
 
@@ -288,7 +353,7 @@ unsafe extern "sysv64" fn first_run() -> ! {
 unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
-    let leave = stubs::<OsKernel>().return_to_user;
+    let leave = tracking::return_of(current().context().tracking());
     // SAFETY: 1. condition 1. 2. The scheduler runs with kernel GS, on a CPU that `install` has set up.
     unsafe { leave(frame, irq) }
 }
@@ -392,9 +457,13 @@ fn vectors(stubs: u64) -> Idt {
 ///
 /// 1. It is called once.
 unsafe fn fill_vectors() {
-    for (place, stubs) in [(&IDT, vector_stubs()), (&NULL_IDT, experiment::null_vectors())] {
+    for (place, stubs) in [
+        (&IDT, vector_stubs()),
+        (&NULL_IDT, experiment::null_vectors()),
+        (&TRACKED_IDT, vectors_of::<OsKernel<Track>>()),
+    ] {
         let table = vectors(stubs);
-        // SAFETY: condition 1, and the two tables differ.
+        // SAFETY: condition 1, and the tables differ.
         let _filled = unsafe { place.fill(|idt| *idt = table) };
     }
 }
@@ -411,10 +480,10 @@ unsafe fn load_vectors(table: &'static Late<Idt>) {
     unsafe { idt.load() };
 }
 
-/// Chooses between the table of the kernel and that of the experiment whose exceptions and INT 0x80 do nothing.
-pub(crate) fn select_null_vectors(is_null: bool, _irq: &IrqOff) {
-    // SAFETY: 1. and 2. nobody has an `IrqOff` before `install` has done both.
-    unsafe { load_vectors(if is_null { &NULL_IDT } else { &IDT }) };
+/// Gives this CPU a table of vectors, for [`PerCpu`], which remembers it.
+fn select_vectors(vectors: Vectors) {
+    // SAFETY: 1. and 2. `PerCpu` is reached with an `IrqOff`, which nobody has before `install` has done both.
+    unsafe { load_vectors(vectors.table()) };
 }
 
 fn set_bases(cpu: &'static PerCpu) {
@@ -448,7 +517,7 @@ fn set_registers(cpu: &'static PerCpu) -> Installed {
     // SAFETY: 1. `install` runs at CPL 0, the features are this CPU's. 2. Both stubs are made for `LAYOUT` and the
     // required mask, and are kernel code. 3. `load_segments` loaded the natural GDT. 4. They are this CPU's registers.
     let installed = unsafe { plan.install(&mut Cpu) }.unwrap_or_else(|error| panic!("system-call registers: {error}"));
-    cpu.remember_syscall_entry(SyscallEntry::normal().address());
+    cpu.remember_syscall_entry(SyscallEntry::normal());
     installed
 }
 

@@ -9,6 +9,7 @@
 //! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
 //! | 3 | 1: an invalid opcode is skipped, as UD2; 0: it is fatal | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
+//! | 5 | context tracking of this process: 0 off, 1 by transitions that save the interrupt flag, 2 by transitions that know it to be 0; with the set of stubs back to 0 | 0 |
 //! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
 //! | 8 | 1: INT 0x80 does nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
@@ -16,16 +17,19 @@
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
-//! makes them, and end with it; those of operations 7 to 9 belong to the CPU, and stay.
+//! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 9
+//! belong to the CPU, and stay. While a process is tracked there are only the sets of stubs 0 and 1, and no operation 8.
 
 use core::arch::asm;
 use core::marker::PhantomData;
 
+use context_tracking::IrqSaved;
 use entry_core::stub::{LeanKernel, LeanResult};
-use entry_core::{Exit, IrqOff, IrqOn, Kernel, SegmentLayout, TrapFrame, UserEntry};
+use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{IretOnly, Refusal, SysretOrIret};
 
-use crate::entry::{self, OsKernel, PerCpu, SyscallEntry, UserRules};
+use crate::entry::tracking::{Form, Track, entry_of};
+use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
 use crate::process::current;
 use crate::syscall::{Answer, Errno};
 
@@ -40,13 +44,13 @@ const SKIPPED_BYTES: u64 = 2;
 
 /// A kernel whose system calls do nothing, and whose exceptions skip [`SKIPPED_BYTES`]; all else is as in [`OsKernel`].
 #[derive(Debug)]
-struct NullKernel<E>(PhantomData<E>);
+struct NullKernel<E, T = NoTracking>(PhantomData<(E, T)>);
 
 // SAFETY: the CPU set-up is that of `OsKernel`, whose layout and stacks this one shares.
-unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
+unsafe impl<E: Exit<Refusal = Refusal>, T: Tracking> Kernel for NullKernel<E, T> {
     type Exit = E;
-    type Tracking = <OsKernel as Kernel>::Tracking;
-    const LAYOUT: SegmentLayout = OsKernel::LAYOUT;
+    type Tracking = T;
+    const LAYOUT: SegmentLayout = LAYOUT;
 
     #[inline(always)]
     fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
@@ -61,27 +65,27 @@ unsafe impl<E: Exit<Refusal = Refusal>> Kernel for NullKernel<E> {
     }
 
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        OsKernel::user_interrupt(frame, entry)
+        OsKernel::<T>::user_interrupt(frame, entry)
     }
 
     fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        OsKernel::kernel_exception(frame, irq)
+        OsKernel::<T>::kernel_exception(frame, irq)
     }
 
     fn kernel_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        OsKernel::kernel_interrupt(frame, irq)
+        OsKernel::<T>::kernel_interrupt(frame, irq)
     }
 
     fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        OsKernel::paranoid(frame, irq)
+        OsKernel::<T>::paranoid(frame, irq)
     }
 
     fn work(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        OsKernel::work(frame, irq)
+        OsKernel::<T>::work(frame, irq)
     }
 
     fn refused(frame: &mut TrapFrame, refusal: Refusal, irq: IrqOff) -> IrqOff {
-        OsKernel::refused(frame, refusal, irq)
+        OsKernel::<T>::refused(frame, refusal, irq)
     }
 }
 
@@ -109,14 +113,19 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
     let process = current();
     match operation {
         0 => return Ok(QUERY_ANSWER),
-        1 => process.context().set_syscall_entry(stub_set(argument)?, irq),
+        1 => {
+            let entry = stub_set_in(process.context().tracking(), argument)?;
+            process.context().set_syscall_entry(entry, irq);
+        }
         2 => process.set_loses_rcx_r11_in_faults(switch(argument)?),
         3 => process.set_skips_invalid_opcode(switch(argument)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
+        5 => process.context().request_tracking(form(argument)?, irq),
         6 => return read_counter(argument, irq),
         7 if switch(argument)? => entry::stop_timer(irq),
         7 => entry::start_timer(irq),
-        8 => entry::select_null_vectors(switch(argument)?, irq),
+        8 if process.context().tracking() != Form::Off => return Err(Errno::EINVAL),
+        8 => select_null_vectors(switch(argument)?, irq),
         9 if argument == 0 => entry::stop_timer(irq),
         9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),
         _ => return Err(Errno::EINVAL),
@@ -128,6 +137,32 @@ const fn switch(argument: u64) -> Result<bool, Errno> {
     match argument {
         0 => Ok(false),
         1 => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+const fn form(number: u64) -> Result<Form, Errno> {
+    match number {
+        0 => Ok(Form::Off),
+        1 => Ok(Form::IrqSaved),
+        2 => Ok(Form::IrqOff),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Chooses between the table of the kernel and that of the experiment whose exceptions and INT 0x80 do nothing.
+fn select_null_vectors(is_null: bool, irq: &IrqOff) {
+    let vectors = if is_null { Vectors::Null } else { Vectors::Normal };
+    PerCpu::current(irq).select_vectors(vectors, irq);
+}
+
+/// What SYSCALL leads to with a set of stubs, in a process that is tracked in the form given.
+fn stub_set_in(form: Form, number: u64) -> Result<SyscallEntry, Errno> {
+    match (number, form) {
+        (_, Form::Off) => stub_set(number),
+        (0, _) => Ok(entry_of(form)),
+        (1, Form::IrqSaved) => Ok(SyscallEntry::tracked::<NullKernel<SysretOrIret<UserRules>, IrqSaved<Track>>>()),
+        (1, Form::IrqOff) => Ok(SyscallEntry::tracked::<NullKernel<SysretOrIret<UserRules>, Track>>()),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -41,6 +41,26 @@ const BY_SYSRET: &[(Event, u32)] = &[
     (Event::Switch, 0),
 ];
 
+/// As [`BY_SYSRET`], with CLI and POPF around each of two transitions.
+const BY_SYSRET_WITH_SAVED_FLAG: &[(Event, u32)] = &[
+    (Event::InterruptFlag, 4),
+    (Event::Sysret, 1),
+    (Event::Iret, 0),
+    (Event::Fault, 0),
+    (Event::Interrupt, 0),
+    (Event::Switch, 0),
+];
+
+/// As [`BY_SYSRET`], with the interrupt flag as SYSCALL left it.
+const BY_SYSRET_WITH_FLAG_UNTOUCHED: &[(Event, u32)] = &[
+    (Event::InterruptFlag, 0),
+    (Event::Sysret, 1),
+    (Event::Iret, 0),
+    (Event::Fault, 0),
+    (Event::Interrupt, 0),
+    (Event::Switch, 0),
+];
+
 /// Every row, in the order of the report.
 pub(crate) const ROWS: &[Row] = &[
     Row {
@@ -210,7 +230,47 @@ pub(crate) const ROWS: &[Row] = &[
         maps_pages: false,
     },
     Row {
+        name: "tracking/null/off",
+        seed: Some("004"),
+        target: Some(64),
+        linux: linux(194, 221),
+        promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
+        maps_pages: false,
+    },
+    Row {
+        name: "tracking/null/irqsave",
+        seed: Some("004"),
+        target: None,
+        linux: None,
+        promise: BY_SYSRET_WITH_SAVED_FLAG,
+        maps_pages: false,
+    },
+    Row {
+        name: "tracking/null/irqsoff",
+        seed: Some("004"),
+        target: Some(72),
+        linux: None,
+        promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
+        maps_pages: false,
+    },
+    Row {
         name: "tracking/kill-winch/off",
+        seed: Some("004"),
+        target: Some(180),
+        linux: linux(1050, 1407),
+        promise: BY_SYSRET,
+        maps_pages: false,
+    },
+    Row {
+        name: "tracking/kill-winch/irqsave",
+        seed: Some("004"),
+        target: Some(180),
+        linux: linux(1050, 1407),
+        promise: BY_SYSRET,
+        maps_pages: false,
+    },
+    Row {
+        name: "tracking/kill-winch/irqsoff",
         seed: Some("004"),
         target: Some(180),
         linux: linux(1050, 1407),

@@ -2,12 +2,14 @@
 
 use core::arch::asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
+use context_tracking::{CpuWord, GsWord};
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
 use entry_core::tss::TaskStateSegment;
 use entry_core::{IrqOff, PerCpuHeader};
 
+use super::{SyscallEntry, Vectors};
 use crate::process::Process;
 
 /// The per-CPU structure. GS base points at it while the CPU is in the kernel.
@@ -18,11 +20,13 @@ use crate::process::Process;
 #[repr(C)]
 pub struct PerCpu {
     header: PerCpuHeader,
+    tracking: CpuWord,
     process: AtomicPtr<Process>,
     cr3: AtomicU64,
     fs_base: AtomicU64,
     user_gs_base: AtomicU64,
     syscall_entry: AtomicU64,
+    vectors: AtomicU8,
     needs_reschedule: AtomicBool,
     ticks: AtomicU64,
     switches: AtomicU64,
@@ -37,15 +41,23 @@ unsafe impl Sync for PerCpu {}
 
 const _: () = assert!(offset_of!(PerCpu, header) == 0, "GS base is the header's address");
 
+// SAFETY: 1. `install` binds the header and points GS base at it before it loads any stub; the structure is static. 2. The
+// field is private, and only read here.
+unsafe impl GsWord for PerCpu {
+    const OFFSET: usize = offset_of!(Self, tracking);
+}
+
 impl PerCpu {
     pub(super) const fn new() -> Self {
         Self {
             header: PerCpuHeader::new(),
+            tracking: CpuWord::new(),
             process: AtomicPtr::new(core::ptr::from_ref(Process::idle()).cast_mut()),
             cr3: AtomicU64::new(0),
             fs_base: AtomicU64::new(0),
             user_gs_base: AtomicU64::new(0),
             syscall_entry: AtomicU64::new(0),
+            vectors: AtomicU8::new(Vectors::Normal as u8),
             needs_reschedule: AtomicBool::new(false),
             ticks: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -164,19 +176,50 @@ impl PerCpu {
         }
     }
 
-    /// Writes `IA32_LSTAR` if it holds something else. `entry` comes from a [`super::SyscallEntry`].
+    /// Writes `IA32_LSTAR` if it holds something else than `entry`, and then also takes the vectors that belong to it.
     #[inline(always)]
-    pub(crate) fn load_syscall_entry(&self, entry: u64) {
+    pub(crate) fn load_syscall_entry(&self, entry: u64, vectors: &AtomicU8) {
         if self.syscall_entry.load(Ordering::Relaxed) != entry {
-            self.syscall_entry.store(entry, Ordering::Relaxed);
-            // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
-            unsafe { Lstar::from_bits(entry).write(&mut Cpu) };
+            self.change_syscall_entry(entry, vectors);
         }
     }
 
-    /// Notes what `IA32_LSTAR` holds.
-    pub(super) fn remember_syscall_entry(&self, entry: u64) {
+    /// `entry` and `vectors` come from one [`SyscallEntry`].
+    #[cold]
+    #[inline(never)]
+    fn change_syscall_entry(&self, entry: u64, vectors: &AtomicU8) {
         self.syscall_entry.store(entry, Ordering::Relaxed);
+        // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
+        unsafe { Lstar::from_bits(entry).write(&mut Cpu) };
+        self.load_vectors(Vectors::from_number(vectors.load(Ordering::Relaxed)));
+    }
+
+    /// Executes LIDT if the CPU has another table.
+    fn load_vectors(&self, vectors: Vectors) {
+        if self.vectors.swap(vectors as u8, Ordering::Relaxed) != vectors as u8 {
+            super::select_vectors(vectors);
+        }
+    }
+
+    /// The tracked state of this CPU: "kernel" while processes run that are not tracked.
+    pub const fn tracking(&self) -> &CpuWord {
+        &self.tracking
+    }
+
+    /// Notes what `IA32_LSTAR` holds.
+    pub(super) fn remember_syscall_entry(&self, entry: SyscallEntry) {
+        self.syscall_entry.store(entry.address(), Ordering::Relaxed);
+        self.vectors.store(entry.vectors() as u8, Ordering::Relaxed);
+    }
+
+    /// Whether the vectors are those that track.
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.vectors.load(Ordering::Relaxed) == Vectors::Tracked as u8
+    }
+
+    /// Executes LIDT, for an experiment that lasts while no other process runs.
+    pub(crate) fn select_vectors(&self, vectors: Vectors, _irq: &IrqOff) {
+        self.load_vectors(vectors);
     }
 
     /// Says what the current process owes before it returns to user mode: to let others run, to end by a signal.

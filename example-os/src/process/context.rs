@@ -1,12 +1,16 @@
 //! What belongs to a process in the CPU, and is loaded when the process is switched to.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use entry_core::IrqOff;
 
+use crate::entry::tracking::Form;
 use crate::entry::{PerCpu, SyscallEntry};
 use crate::memory::USER_LIMIT;
 use crate::syscall::Errno;
+
+/// The value of no [`Form`].
+const NO_REQUEST: u8 = u8::MAX;
 
 /// What a switch loads.
 #[derive(Debug)]
@@ -21,6 +25,12 @@ pub struct Context {
     pub(super) gs_base: AtomicU64,
     /// What `IA32_LSTAR` holds while the process runs: experiments replace it.
     pub(super) syscall_entry: AtomicU64,
+    /// The vectors that go with it.
+    pub(super) vectors: AtomicU8,
+    /// The form in which the process is tracked, a [`Form`].
+    tracking: AtomicU8,
+    /// The form to be taken at the next exit, or [`NO_REQUEST`].
+    requested_tracking: AtomicU8,
 }
 
 impl Context {
@@ -33,6 +43,9 @@ impl Context {
             fs_base: AtomicU64::new(0),
             gs_base: AtomicU64::new(0),
             syscall_entry: AtomicU64::new(0),
+            vectors: AtomicU8::new(0),
+            tracking: AtomicU8::new(Form::Off as u8),
+            requested_tracking: AtomicU8::new(NO_REQUEST),
         }
     }
 
@@ -80,7 +93,42 @@ impl Context {
 
     /// Sets the system-call entry of the current process.
     pub fn set_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
+        self.store_syscall_entry(entry);
+        PerCpu::current(irq).load_syscall_entry(entry.address(), &self.vectors);
+    }
+
+    /// As [`Context::set_syscall_entry`], of a process that is not the current one.
+    pub(super) fn store_syscall_entry(&self, entry: SyscallEntry) {
+        self.vectors.store(entry.vectors() as u8, Ordering::Relaxed);
         self.syscall_entry.store(entry.address(), Ordering::Relaxed);
-        PerCpu::current(irq).load_syscall_entry(entry.address());
+    }
+
+    /// The form in which the process is tracked.
+    #[must_use]
+    pub fn tracking(&self) -> Form {
+        Form::from_number(self.tracking.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the process is tracked in another form.
+    pub(crate) fn set_tracking(&self, form: Form) {
+        self.tracking.store(form as u8, Ordering::Relaxed);
+        self.requested_tracking.store(NO_REQUEST, Ordering::Relaxed);
+    }
+
+    /// Asks for another form, of the current process, from its next exit on.
+    pub(crate) fn request_tracking(&self, form: Form, irq: &IrqOff) {
+        self.requested_tracking.store(form as u8, Ordering::Relaxed);
+        PerCpu::current(irq).set_work_pending();
+    }
+
+    /// The form that was asked for, once.
+    #[inline(always)]
+    pub(crate) fn take_requested_tracking(&self) -> Option<Form> {
+        if self.requested_tracking.load(Ordering::Relaxed) == NO_REQUEST {
+            return None;
+        }
+        Some(Form::from_number(
+            self.requested_tracking.swap(NO_REQUEST, Ordering::Relaxed),
+        ))
     }
 }

@@ -176,9 +176,9 @@ impl Vacancy {
         context.stack_top.store(top, Ordering::Relaxed);
         context.fs_base.store(parent.context.fs_base(), Ordering::Relaxed);
         context.gs_base.store(parent.context.gs_base(), Ordering::Relaxed);
-        context
-            .syscall_entry
-            .store(entry::SyscallEntry::normal().address(), Ordering::Relaxed);
+        let tracking = parent.context.tracking();
+        context.store_syscall_entry(entry::tracking::entry_of(tracking));
+        context.set_tracking(tracking);
         *process.space.lock(irq) = Some(space);
         *process.descriptors.lock(irq) = descriptors;
         *process.stack.lock(irq) = Some(stack);

@@ -122,7 +122,7 @@ fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process) {
         unsafe { cpu.set_kernel_stack(context.stack_top.load(Ordering::Relaxed)) };
         cpu.load_fs_base(context.fs_base.load(Ordering::Relaxed));
         cpu.load_user_gs_base(context.gs_base.load(Ordering::Relaxed));
-        cpu.load_syscall_entry(context.syscall_entry.load(Ordering::Relaxed));
+        cpu.load_syscall_entry(context.syscall_entry.load(Ordering::Relaxed), &context.vectors);
     }
     cpu.set_process(next);
     cpu.set_work(false, next.has_pending_signal());

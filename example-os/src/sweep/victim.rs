@@ -289,13 +289,13 @@ pub(super) struct Start {
 /// Loads SS, which entries from user mode leave null, for a victim in ring 0.
 pub(super) fn load_stack_segment() {
     // SAFETY: the selector is that of a writable data segment of DPL 0.
-    unsafe { SS::set_reg(OsKernel::LAYOUT.kernel_data().into()) };
+    unsafe { SS::set_reg(<OsKernel>::LAYOUT.kernel_data().into()) };
 }
 
 /// Sets or clears the present bit of the user's data descriptor.
 pub(super) fn set_user_data_present(is_present: bool) {
     const PRESENT: u64 = 1 << 47;
-    let selector = OsKernel::LAYOUT.user_data().bits();
+    let selector = <OsKernel>::LAYOUT.user_data().bits();
     let table = sgdt().base.as_u64();
     let address = layout::index(table) + usize::from(selector & !7);
     let descriptor = core::ptr::with_exposed_provenance_mut::<u64>(address);
@@ -391,8 +391,8 @@ impl Victim {
         };
         frame.set_rsp(rsp);
         frame.set_rip(code_address(event));
-        frame.set_cs(OsKernel::LAYOUT.user_code64().bits().into());
-        frame.set_ss(OsKernel::LAYOUT.user_data().bits().into());
+        frame.set_cs(<OsKernel>::LAYOUT.user_code64().bits().into());
+        frame.set_ss(<OsKernel>::LAYOUT.user_data().bits().into());
         match event {
             _ if event.is_syscall() => frame.set_rax(GETPPID),
             Event::PageFault => frame.set_rbx(DEMAND),
@@ -451,8 +451,8 @@ impl Victim {
         last.set_rsp(top);
         last.set_rip(code + length + 1);
         last.set_rflags(flags);
-        last.set_cs(OsKernel::LAYOUT.kernel_code().bits().into());
-        last.set_ss(OsKernel::LAYOUT.kernel_data().bits().into());
+        last.set_cs(<OsKernel>::LAYOUT.kernel_code().bits().into());
+        last.set_ss(<OsKernel>::LAYOUT.kernel_data().bits().into());
         Start {
             wanted: Registers::new(&last, FS_BASE, header, gs_base),
             frame,

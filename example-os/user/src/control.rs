@@ -25,6 +25,9 @@ pub const SKIP_UD2: usize = 3;
 /// Operation: runs the interrupt-flag loop in ring 0 and returns its ticks; the argument is one
 /// of [`UNTOUCHED`] and [`TOGGLED`] plus the rounds shifted left by 8.
 pub const IRQFLAG_SIMULATION: usize = 4;
+/// Operation: context tracking of this process and its children, see the `TRACKING_` constants; the stub set becomes
+/// [`STUBS_NORMAL`].
+pub const TRACKING: usize = 5;
 /// Operation: reads one of the `COUNT_` counters.
 pub const READ_COUNTER: usize = 6;
 /// Operation: 1 stops the timer tick, 0 starts it again.
@@ -48,6 +51,13 @@ pub const STUBS_NULL_LEAN: usize = 3;
 pub const STUBS_NULL_CLEAR: usize = 4;
 /// Stub set: no frame and no test, every call returns 0.
 pub const STUBS_FLOOR: usize = 5;
+
+/// No tracking.
+pub const TRACKING_OFF: usize = 0;
+/// Tracking by transitions that save the interrupt flag.
+pub const TRACKING_IRQ_SAVE: usize = 1;
+/// Tracking by transitions that know interrupts to be off.
+pub const TRACKING_IRQS_OFF: usize = 2;
 
 /// Interrupt-flag loop without its five flag instructions.
 pub const UNTOUCHED: usize = 0;

@@ -121,10 +121,40 @@ pub(crate) const ROWS: &[Row] = &[
         run: pipe_ring,
     },
     Row {
+        name: "tracking/null/off",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_FULL),
+    },
+    Row {
+        name: "tracking/null/irqsave",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| tracked(bench, control::TRACKING_IRQ_SAVE, || null_call(bench, row, control::STUBS_NULL_FULL)),
+    },
+    Row {
+        name: "tracking/null/irqsoff",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| tracked(bench, control::TRACKING_IRQS_OFF, || null_call(bench, row, control::STUBS_NULL_FULL)),
+    },
+    Row {
         name: "tracking/kill-winch/off",
         overhead: 3,
         operations: 1,
         run: kill_winch,
+    },
+    Row {
+        name: "tracking/kill-winch/irqsave",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| tracked(bench, control::TRACKING_IRQ_SAVE, || kill_winch(bench, row)),
+    },
+    Row {
+        name: "tracking/kill-winch/irqsoff",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| tracked(bench, control::TRACKING_IRQS_OFF, || kill_winch(bench, row)),
     },
     Row {
         name: "irqflag/simulation/toggled",
@@ -610,6 +640,19 @@ fn kill_winch(bench: &Bench, row: &Row) -> Result<(), Problem> {
         // SAFETY: 1. rounds start at 1; 2. SIGWINCH is ignored by default.
         Ok(unsafe { loops::kill(rounds, sys::int(pid), sys::int(sys::SIGWINCH), 0) })
     })
+}
+
+/// Runs `row` while this process is tracked.
+fn tracked(bench: &Bench, form: usize, row: impl FnOnce() -> Result<(), Problem>) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let select = |form| {
+        // SAFETY: 1. the stub set is the normal one before and after. 2. `needs_control`. 3. The fault exit stays.
+        unsafe { control(control::TRACKING, form) }
+    };
+    done("turn tracking on", select(form))?;
+    let result = row();
+    done("turn tracking off", select(control::TRACKING_OFF))?;
+    result
 }
 
 /// The kernel's own loop in ring 0, with or without its flag instructions.
