@@ -12,9 +12,7 @@ use example_os::{boot, entry, process};
 extern "Rust" fn kernel_main() -> ! {
     let info = boot::info();
     let Some(archive) = info.archive else {
-        finish(Outcome::BadBoot(format_args!(
-            "no archive of user programs; pass one as the first module"
-        )))
+        finish(Outcome::BadBoot(format_args!("no archive of user programs; pass one as the first module")))
     };
     let archive = Archive::new(archive);
     let irq = entry::install();
