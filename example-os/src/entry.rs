@@ -242,17 +242,16 @@ impl SyscallEntry {
     #[must_use]
     pub(crate) fn tracked<K: Kernel>() -> Self {
         const { assert!(K::Tracking::ENABLED, "the vectors are tracked") };
-        Self {
-            address: stubs::<K>().syscall,
-            vectors: Vectors::Tracked,
-        }
+        Self::new(stubs::<K>().syscall, Vectors::Tracked)
     }
 
     const fn untracked(address: u64) -> Self {
-        Self {
-            address,
-            vectors: Vectors::Normal,
-        }
+        Self::new(address, Vectors::Normal)
+    }
+
+    /// What was taken apart before.
+    pub(crate) const fn new(address: u64, vectors: Vectors) -> Self {
+        Self { address, vectors }
     }
 
     /// The stub with a lean frame. Neither it nor its exits have a place for CLAC, so it suits every CPU.

@@ -161,7 +161,9 @@ fn stub_set_in(form: Form, number: u64) -> Result<SyscallEntry, Errno> {
     match (number, form) {
         (_, Form::Off) => stub_set(number),
         (0, _) => Ok(entry_of(form)),
-        (1, Form::IrqSaved) => Ok(SyscallEntry::tracked::<NullKernel<SysretOrIret<UserRules>, IrqSaved<Track>>>()),
+        (1, Form::IrqSaved) => Ok(SyscallEntry::tracked::<
+            NullKernel<SysretOrIret<UserRules>, IrqSaved<Track>>,
+        >()),
         (1, Form::IrqOff) => Ok(SyscallEntry::tracked::<NullKernel<SysretOrIret<UserRules>, Track>>()),
         _ => Err(Errno::EINVAL),
     }

@@ -306,7 +306,7 @@ impl Sweep {
         unsafe { KernelGsBase::from_bits(start.gs_base).write(&mut Cpu) };
         victim::load_stack_segment();
         let cpu = PerCpu::current(&self.irq);
-        cpu.load_syscall_entry(event.syscall_entry().address());
+        cpu.take_syscall_entry(event.syscall_entry());
         if event == Event::LeanWork {
             cpu.set_work_pending();
         }

@@ -176,22 +176,20 @@ impl PerCpu {
         }
     }
 
-    /// Writes `IA32_LSTAR` if it holds something else than `entry`, and then also takes the vectors that belong to it.
+    /// Whether SYSCALL leads to this address.
     #[inline(always)]
-    pub(crate) fn load_syscall_entry(&self, entry: u64, vectors: &AtomicU8) {
-        if self.syscall_entry.load(Ordering::Relaxed) != entry {
-            self.change_syscall_entry(entry, vectors);
-        }
+    pub(crate) fn has_syscall_entry(&self, address: u64) -> bool {
+        self.syscall_entry.load(Ordering::Relaxed) == address
     }
 
-    /// `entry` and `vectors` come from one [`SyscallEntry`].
-    #[cold]
-    #[inline(never)]
-    fn change_syscall_entry(&self, entry: u64, vectors: &AtomicU8) {
-        self.syscall_entry.store(entry, Ordering::Relaxed);
-        // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
-        unsafe { Lstar::from_bits(entry).write(&mut Cpu) };
-        self.load_vectors(Vectors::from_number(vectors.load(Ordering::Relaxed)));
+    /// Lets SYSCALL lead to `entry`, with the vectors that belong to it.
+    pub(crate) fn take_syscall_entry(&self, entry: SyscallEntry) {
+        if !self.has_syscall_entry(entry.address()) {
+            self.syscall_entry.store(entry.address(), Ordering::Relaxed);
+            // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
+            unsafe { Lstar::from_bits(entry.address()).write(&mut Cpu) };
+        }
+        self.load_vectors(entry.vectors());
     }
 
     /// Executes LIDT if the CPU has another table.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use entry_core::IrqOff;
 
 use crate::entry::tracking::Form;
-use crate::entry::{PerCpu, SyscallEntry};
+use crate::entry::{PerCpu, SyscallEntry, Vectors};
 use crate::memory::USER_LIMIT;
 use crate::syscall::Errno;
 
@@ -94,13 +94,19 @@ impl Context {
     /// Sets the system-call entry of the current process.
     pub fn set_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
         self.store_syscall_entry(entry);
-        PerCpu::current(irq).load_syscall_entry(entry.address(), &self.vectors);
+        PerCpu::current(irq).take_syscall_entry(entry);
     }
 
     /// As [`Context::set_syscall_entry`], of a process that is not the current one.
     pub(super) fn store_syscall_entry(&self, entry: SyscallEntry) {
         self.vectors.store(entry.vectors() as u8, Ordering::Relaxed);
         self.syscall_entry.store(entry.address(), Ordering::Relaxed);
+    }
+
+    /// What [`Context::set_syscall_entry`] set.
+    pub(super) fn syscall_entry(&self) -> SyscallEntry {
+        let vectors = Vectors::from_number(self.vectors.load(Ordering::Relaxed));
+        SyscallEntry::new(self.syscall_entry.load(Ordering::Relaxed), vectors)
     }
 
     /// The form in which the process is tracked.

@@ -103,9 +103,24 @@ pub fn schedule(irq: &mut IrqOff) {
     let cpu = PerCpu::current(irq);
     let previous = cpu.process();
     let next = next_after(previous.slot);
-    if !core::ptr::eq(next, previous) {
-        switch(cpu, previous, next);
+    if core::ptr::eq(next, previous) {
+        return;
     }
+    if cpu.has_syscall_entry(next.context.syscall_entry.load(Ordering::Relaxed)) {
+        switch(cpu, previous, next);
+    } else {
+        switch_entry(cpu, previous, next);
+    }
+}
+
+/// [`switch`] to a process with other stubs. The idle thread has none.
+#[cold]
+#[inline(never)]
+fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process) {
+    if !core::ptr::eq(next, &raw const IDLE) {
+        cpu.take_syscall_entry(next.context.syscall_entry());
+    }
+    switch(cpu, previous, next);
 }
 
 /// Switches everything that belongs to a process, the stack last.
@@ -122,7 +137,6 @@ fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process) {
         unsafe { cpu.set_kernel_stack(context.stack_top.load(Ordering::Relaxed)) };
         cpu.load_fs_base(context.fs_base.load(Ordering::Relaxed));
         cpu.load_user_gs_base(context.gs_base.load(Ordering::Relaxed));
-        cpu.load_syscall_entry(context.syscall_entry.load(Ordering::Relaxed), &context.vectors);
     }
     cpu.set_process(next);
     cpu.set_work(false, next.has_pending_signal());
