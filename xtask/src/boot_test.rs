@@ -5,7 +5,7 @@
 //! not, hangs or resets the machine is failed here, and the image is booted again behind it.
 
 use crate::error::Result;
-use crate::guest::{self, Ended, NoLog, REBOOT};
+use crate::guest::{self, NoLog, REBOOT};
 use crate::machine::{Boot, Machine, shown};
 use crate::progress::Progress;
 use crate::test::Counts;
@@ -215,22 +215,21 @@ pub(crate) fn run_image(
         })?;
         let (next, wrong) = account.verdict(from, ended.status(), &ended.trouble());
         counts.add(account.counts);
+        if (wrong.is_some() || account.counts.failed > 0) && !options.verbose {
+            // The lines of the failing test alone name it; what the guest said before is why.
+            for line in ended.tail() {
+                progress.line(&format!("  | {line}"));
+            }
+        }
         if let Some(wrong) = wrong {
             counts.failed += 1;
-            show_failure(&progress, name, &machine, &wrong, &ended);
+            progress.line(&format!("{name} [{}] FAILED   {wrong}", machine.cpu));
         }
         match next {
             Some(next) => from = next,
             None => return Ok(counts),
         }
     }
-}
-
-fn show_failure(progress: &Progress, name: &str, machine: &Machine, wrong: &str, ended: &Ended) {
-    for line in ended.tail() {
-        progress.line(&format!("  | {line}"));
-    }
-    progress.line(&format!("{name} [{}] FAILED   {wrong}", machine.cpu));
 }
 
 #[cfg(test)]
