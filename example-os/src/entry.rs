@@ -304,6 +304,14 @@ fn stubs<K: Kernel>() -> StubTable {
     *StubTable::select(&sets, &CpuFeatures::detect()).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Marks the stack of NMIs as free, after a handler was left without its stub's IRET: NMIs stay blocked, and nothing is on
+/// the stack. For the sweeps.
+pub(crate) fn abandon_nmi(irq: &IrqOff) {
+    let header = core::ptr::from_ref(PerCpu::current(irq).header());
+    // SAFETY: per-CPU structures are statics; what ends is the claim to be on this CPU.
+    let _top = NMI_STACK.bind(unsafe { &*header });
+}
+
 /// The address of the first of the 256 slots that the IDT points at.
 pub(crate) fn vector_stubs() -> u64 {
     vectors_of::<OsKernel>()

@@ -292,7 +292,7 @@ impl Sweep {
         shared.target.store(target, Relaxed);
         shared.sends_nmi.store(sends_nmi, Relaxed);
         if sends_nmi || event == Event::UserNmi {
-            block_nmi();
+            block_nmi(&self.irq);
         }
         if event == Event::UserNmi {
             apic::send_nmi_to_self();
@@ -387,10 +387,11 @@ impl Suite for Sweep {
 }
 
 /// Takes an NMI and leaves its handler without IRET: from here on NMIs are blocked.
-fn block_nmi() {
+fn block_nmi(irq: &IrqOff) {
     SHARED.set_phase(Phase::Block);
     // SAFETY: 1. The harness runs with interrupts off. 2. The phase makes the handler come back.
     unsafe { launch::take_nmi(SHARED.saved.as_ptr()) };
+    entry::abandon_nmi(irq);
 }
 
 /// Whether this machine's APIC timer can deliver NMIs.

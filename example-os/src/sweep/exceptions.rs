@@ -56,6 +56,16 @@ const COUNTS: [Exception; 2] = {
     ]
 };
 
+/// For what is seen inside the paranoid stub.
+const NESTED: [Exception; 2] = {
+    const REASON: &str = "an event that found its own stack in use, which the kernel never lets happen";
+    const PARANOID: Name<'static> = Name::Function("paranoid_common", 0);
+    [
+        Exception { stub: PARANOID, part: Part::NotTaken(1), reason: REASON },
+        Exception { stub: PARANOID, part: Part::Taken(4), reason: REASON },
+    ]
+};
+
 /// For breakpoints on Bochs, which is told by a timer that delivers no NMI.
 const DEBUG_ON_BOCHS: [Exception; 1] = [Exception {
     stub: Name::Slot(2),
@@ -81,8 +91,8 @@ pub(super) fn rows(injector: Injector, is_bochs: bool) -> impl Iterator<Item = &
         Injector::Nmi => [&OWN_ENTRY, &NMI, &NMI_AFTER_DEBUG, &[]],
         // Where no NMI shows the place that a count leads to, breakpoints do.
         Injector::Timer if is_bochs => [&OWN_ENTRY, &DEBUG_ON_BOCHS, &[], &[]],
-        Injector::Timer => [&COUNTS, &[], &[], &[]],
-        Injector::TimerNmi => [&NMI, &COUNTS, &[], &[]],
+        Injector::Timer => [&COUNTS, &NESTED, &[], &[]],
+        Injector::TimerNmi => [&NMI, &COUNTS, &NESTED, &[]],
     };
     ALWAYS.iter().chain(tables.into_iter().flatten())
 }
