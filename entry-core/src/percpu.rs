@@ -233,6 +233,7 @@ const fn low_half(word: u64) -> u32 {
 /// assert_eq!((tables.kernel(), tables.user()), (0x10_2000, 0x10_3000));
 /// let tables = SplitTables::with_pcid(0x10_2001)?;
 /// assert_eq!((tables.kernel(), tables.user()), (1 << 63 | 0x10_2001, 1 << 63 | 0x10_3801));
+/// assert_eq!(SplitTables::shared(0x10_2000)?.user(), 0x10_2000);
 /// assert_eq!(SplitTables::new(0x10_3000), Err(SplitTablesError::OddRoot { cr3: 0x10_3000 }));
 /// # Ok::<(), SplitTablesError>(())
 /// ```
@@ -270,6 +271,19 @@ impl SplitTables {
             kernel,
             distance: Self::USER_ROOT,
         })
+    }
+
+    /// The same tables for both, those at `cr3`: for a process that the kernel doesn't hide from, while stubs that could
+    /// hide it are in use.
+    ///
+    /// # Errors
+    ///
+    /// As [`SplitTables::new`].
+    pub const fn shared(cr3: u64) -> Result<Self, SplitTablesError> {
+        match Self::new(cr3) {
+            Ok(tables) => Ok(Self { distance: 0, ..tables }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Tables with them. Bits 11:0 of `kernel` are the identifier of the kernel's tables; that of the user's is

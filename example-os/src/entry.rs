@@ -18,7 +18,7 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::msr::{Cpu, FsBase, GsBase, KernelGsBase, Register};
-use entry_core::percpu::IstStack;
+use entry_core::percpu::{EntryStack, IstStack};
 use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
 use entry_core::stub::{LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor};
@@ -37,6 +37,7 @@ pub use self::percpu::PerCpu;
 use self::tracking::Track;
 use crate::device::apic;
 use crate::experiment;
+use crate::memory::kernel;
 use crate::process::{self, WaitStatus, current, scheduler};
 use crate::syscall;
 
@@ -57,15 +58,30 @@ const LEGACY_SPURIOUS: [u8; 2] = [0x27, 0x2f];
 
 const IST_BYTES: usize = 8192;
 
+/// The entry stack holds a frame, and for a moment the handler of an IRET that faults.
+const ENTRY_STACK_BYTES: usize = 8192;
+
+// What lies in the section `.data.entry` is mapped for processes, too, that the kernel hides from.
+
+#[unsafe(link_section = ".data.entry")]
 static CPU0: Late<PerCpu> = Late(UnsafeCell::new(PerCpu::new()));
+#[unsafe(link_section = ".data.entry")]
 static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([0; SegmentLayout::NATURAL_ENTRIES]));
+#[unsafe(link_section = ".data.entry")]
+static SPLIT_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static NULL_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static TRACKED_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 
+#[unsafe(link_section = ".data.entry")]
+static ENTRY_STACK: EntryStack<ENTRY_STACK_BYTES> = EntryStack::new();
+#[unsafe(link_section = ".data.entry")]
 static DEBUG_STACK: IstStack<IST_BYTES> = IstStack::new();
+#[unsafe(link_section = ".data.entry")]
 static NMI_STACK: IstStack<IST_BYTES> = IstStack::new();
+#[unsafe(link_section = ".data.entry")]
 static DOUBLE_FAULT_STACK: IstStack<IST_BYTES> = IstStack::new();
+#[unsafe(link_section = ".data.entry")]
 static MACHINE_CHECK_STACK: IstStack<IST_BYTES> = IstStack::new();
 
 /// A structure that the CPU reads, with addresses in it that are known only at run time: [`install`] fills it.
@@ -138,6 +154,10 @@ unsafe impl<T: Tracking> Kernel for OsKernel<T> {
         exception::paranoid(frame, irq)
     }
 
+    fn nested_paranoid(frame: &TrapFrame) -> ! {
+        exception::nested_paranoid(frame)
+    }
+
     fn work(frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
         if let Some(form) = current().context().take_requested_tracking() {
             // SAFETY: work is called with the frame at the top of the current process's stack; nothing is left to do here.
@@ -196,6 +216,8 @@ pub(crate) enum Vectors {
     Null,
     /// That of [`OsKernel`] with tracking.
     Tracked,
+    /// That of [`OsKernel`] hidden from user mode.
+    Split,
 }
 
 impl Vectors {
@@ -205,7 +227,8 @@ impl Vectors {
         match number {
             0 => Self::Normal,
             1 => Self::Null,
-            _ => Self::Tracked,
+            2 => Self::Tracked,
+            _ => Self::Split,
         }
     }
 
@@ -214,6 +237,7 @@ impl Vectors {
             Self::Normal => &IDT,
             Self::Null => &NULL_IDT,
             Self::Tracked => &TRACKED_IDT,
+            Self::Split => &SPLIT_IDT,
         }
     }
 }
@@ -236,6 +260,23 @@ impl SyscallEntry {
     #[must_use]
     pub(crate) fn of<K: Kernel>() -> Self {
         Self::untracked(stubs::<K>().syscall)
+    }
+
+    /// The stub of a kernel that hides from user mode.
+    #[must_use]
+    pub(crate) fn split<K: Kernel>() -> Self {
+        const { assert!(!K::Tracking::ENABLED, "the vectors are not tracked") };
+        Self::new(split_stubs::<K>().syscall, Vectors::Split)
+    }
+
+    /// What a process begins with: the stub of [`OsKernel`], hidden if [`hide_from_new_processes`] said so.
+    #[must_use]
+    pub(crate) fn first() -> Self {
+        if HIDES.load(Ordering::Relaxed) {
+            Self::split::<OsKernel>()
+        } else {
+            Self::normal()
+        }
     }
 
     /// The stub of a kernel that is tracked.
@@ -296,6 +337,33 @@ struct Clearing;
 
 impl Options for Clearing {
     const CLEAR: bool = true;
+}
+
+/// Options that hide the kernel from user mode, and `O`'s CLAC.
+#[derive(Debug)]
+struct Split<O>(PhantomData<O>);
+
+impl<O: Options> Options for Split<O> {
+    const SMAP: bool = O::SMAP;
+    const KPTI: bool = true;
+}
+
+/// The stubs of `K` that suit this CPU and hide the kernel.
+fn split_stubs<K: Kernel>() -> StubTable {
+    let sets = [
+        StubTable::of::<K, Split<WithSmap>>(),
+        StubTable::of::<K, Split<Baseline>>(),
+    ];
+    *StubTable::select(&sets, &CpuFeatures::detect()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Whether the kernel hides from new processes.
+static HIDES: AtomicBool = AtomicBool::new(false);
+
+/// Gives processes that are made from now on page tables without the kernel for their user mode. They can't be tracked.
+pub fn hide_from_new_processes(_irq: &IrqOff) {
+    kernel::stop_global_pages();
+    HIDES.store(true, Ordering::Relaxed);
 }
 
 /// The stubs of `K` that suit this CPU.
@@ -395,6 +463,8 @@ pub fn install() -> IrqOff {
     // SAFETY: the flag above lets this be reached once.
     let cpu = unsafe { CPU0.fill(|cpu| give_stacks(cpu.task_state_mut())) };
     cpu.header().bind();
+    // SAFETY: 1. the stack is this CPU's alone, and mapped in all tables; RSP0 is set with the tables.
+    unsafe { cpu.header().set_entry_stack(ENTRY_STACK.top()) };
     for stack in [&DEBUG_STACK, &NMI_STACK, &DOUBLE_FAULT_STACK, &MACHINE_CHECK_STACK] {
         let _top = stack.bind(cpu.header());
     }
@@ -468,6 +538,7 @@ unsafe fn fill_vectors() {
         (&IDT, vector_stubs()),
         (&NULL_IDT, experiment::null_vectors()),
         (&TRACKED_IDT, vectors_of::<OsKernel<Track>>()),
+        (&SPLIT_IDT, split_stubs::<OsKernel>().vectors),
     ] {
         let table = vectors(stubs);
         // SAFETY: condition 1, and the tables differ.

@@ -5,7 +5,7 @@
 //! | operation | argument | result |
 //! |---|---|---|
 //! | 0 | – | [`QUERY_ANSWER`] |
-//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be | 0 |
+//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode | 0 |
 //! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
 //! | 3 | 1: an invalid opcode is skipped, as UD2; 0: it is fatal | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
@@ -18,7 +18,8 @@
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
 //! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 9
-//! belong to the CPU, and stay. While a process is tracked there are only the sets of stubs 0 and 1, and no operation 8.
+//! belong to the CPU, and stay. While a process is tracked there are only the sets of stubs 0 and 1, and
+//! no operation 8; while the kernel hides from it there are neither operation 5 nor 8.
 
 use core::arch::asm;
 use core::marker::PhantomData;
@@ -120,11 +121,12 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         2 => process.set_loses_rcx_r11_in_faults(switch(argument)?),
         3 => process.set_skips_invalid_opcode(switch(argument)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
+        5 if process.context().is_split() => return Err(Errno::EINVAL),
         5 => process.context().request_tracking(form(argument)?, irq),
         6 => return read_counter(argument, irq),
         7 if switch(argument)? => entry::stop_timer(irq),
         7 => entry::start_timer(irq),
-        8 if process.context().tracking() != Form::Off => return Err(Errno::EINVAL),
+        8 if process.context().tracking() != Form::Off || process.context().is_split() => return Err(Errno::EINVAL),
         8 => select_null_vectors(switch(argument)?, irq),
         9 if argument == 0 => entry::stop_timer(irq),
         9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),
@@ -172,12 +174,13 @@ fn stub_set_in(form: Form, number: u64) -> Result<SyscallEntry, Errno> {
 /// What SYSCALL leads to with the set of stubs of this number.
 pub(crate) fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
     match number {
-        0 => Ok(SyscallEntry::normal()),
+        0 => Ok(SyscallEntry::first()),
         1 => Ok(SyscallEntry::of::<NullKernel<SysretOrIret<UserRules>>>()),
         2 => Ok(SyscallEntry::of::<NullKernel<IretOnly<UserRules>>>()),
         3 => Ok(SyscallEntry::lean::<NullKernel<SysretOrIret<UserRules>>>()),
         4 => Ok(SyscallEntry::clearing::<NullKernel<SysretOrIret<UserRules>>>()),
         5 => Ok(SyscallEntry::floor()),
+        6 => Ok(SyscallEntry::split::<NullKernel<SysretOrIret<UserRules>>>()),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -110,6 +110,21 @@ pub(crate) const ROWS: &[Row] = &[
         maps_pages: false,
     },
     Row {
+        name: "syscall/null/kpti",
+        seed: None,
+        target: Some(74),
+        linux: linux(194, 221),
+        promise: &[
+            (Event::Sysret, 1),
+            (Event::Cr3, 2),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: false,
+    },
+    Row {
         name: "syscall/null/int80",
         seed: None,
         target: Some(66),

@@ -31,7 +31,7 @@ pub const SYSTEM_CALL_VECTOR: u8 = 0x80;
 #[unsafe(link_section = ".entry.text")]
 pub unsafe extern "sysv64" fn vector_stubs<K: Kernel, O: Options>() -> ! {
     core::arch::naked_asm!(
-        ".balign {slot}",
+        // No alignment: the address of this function is that of the first slot.
         ".set entry_vector, 0",
         ".rept 256",
         "2:",

@@ -160,6 +160,16 @@ pub(super) fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     unexpected(frame)
 }
 
+/// A second NMI, #MC, #DB or #DF in the kernel while the first one's frame was needed.
+#[cold]
+#[inline(never)]
+pub(super) fn nested_paranoid(frame: &TrapFrame) -> ! {
+    panic!(
+        "{} on its own stack while another was being handled, whose frame is lost\n{frame}",
+        Vector(frame.vector())
+    );
+}
+
 /// An interrupt of a vector that no device was given.
 #[cold]
 #[inline(never)]

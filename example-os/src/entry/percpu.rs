@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use context_tracking::{CpuWord, GsWord};
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
+use entry_core::percpu::SplitTables;
 use entry_core::tss::TaskStateSegment;
 use entry_core::{IrqOff, PerCpuHeader};
 
@@ -213,6 +214,34 @@ impl PerCpu {
     /// Whether the vectors are those that track.
     pub(crate) fn is_tracked(&self) -> bool {
         self.vectors.load(Ordering::Relaxed) == Vectors::Tracked as u8
+    }
+
+    /// Whether the stubs are those that hide the kernel.
+    #[inline(always)]
+    pub(crate) fn is_split(&self) -> bool {
+        self.vectors.load(Ordering::Relaxed) == Vectors::Split as u8
+    }
+
+    /// Sets the tables that stubs load which hide the kernel, and the stack of RSP0 that goes with the vectors of this CPU;
+    /// after [`PerCpu::set_kernel_stack`], [`PerCpu::load_cr3`] with the same `cr3`, and [`PerCpu::take_syscall_entry`].
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`PerCpu::load_cr3`]; the root table has a twin for user mode.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn load_tables(&self, cr3: u64) {
+        let (tables, rsp0) = if self.is_split() {
+            (SplitTables::new(cr3), super::ENTRY_STACK.top())
+        } else {
+            // The process may have got here by a stub of the other kind, and leave by it.
+            (SplitTables::shared(cr3), self.header.kernel_stack())
+        };
+        let tables = tables.unwrap_or_else(|error| panic!("{error}"));
+        // SAFETY: 1. and 3. condition 1; the twin maps what the stubs need. 2. There are no identifiers.
+        unsafe { self.header.set_tables(tables) };
+        // SAFETY: it is the top of this CPU's entry stack, or what `set_kernel_stack` was given.
+        unsafe { self.task_state.set_rsp0(rsp0) };
     }
 
     /// Executes LIDT, for an experiment that lasts while no other process runs.

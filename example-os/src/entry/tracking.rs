@@ -11,7 +11,7 @@ use context_tracking::{Ctx, Gs, IrqSaved, Kernel, Tracked};
 use entry_core::stub::StubTable;
 use entry_core::{IrqOff, TrapFrame};
 
-use super::{OsKernel, PerCpu, SyscallEntry, stubs};
+use super::{OsKernel, PerCpu, SyscallEntry, split_stubs, stubs};
 use crate::process::current;
 
 /// Tracking by one locked addition to this CPU's word.
@@ -43,15 +43,16 @@ impl Form {
 /// The kernel's system-call entry for a process.
 pub(crate) fn entry_of(form: Form) -> SyscallEntry {
     match form {
-        Form::Off => SyscallEntry::normal(),
+        Form::Off => SyscallEntry::first(),
         Form::IrqSaved => SyscallEntry::tracked::<OsKernel<IrqSaved<Track>>>(),
         Form::IrqOff => SyscallEntry::tracked::<OsKernel<Track>>(),
     }
 }
 
-/// The way to user mode that goes with [`entry_of`].
+/// The way to user mode that goes with [`entry_of`], for the current process.
 pub(super) fn return_of(form: Form) -> unsafe fn(*mut TrapFrame, IrqOff) -> ! {
     let StubTable { return_to_user, .. } = match form {
+        Form::Off if current().context().is_split() => split_stubs::<OsKernel>(),
         Form::Off => stubs::<OsKernel>(),
         Form::IrqSaved => stubs::<OsKernel<IrqSaved<Track>>>(),
         Form::IrqOff => stubs::<OsKernel<Track>>(),

@@ -69,6 +69,8 @@ pub const MAX_RANGES: usize = 32;
 struct Frames {
     /// First frame of the list of freed ones; 0 ends it (frame 0 is never handed out).
     list: u64,
+    /// First frame of the list of freed pairs; 0 ends it.
+    pairs: u64,
     next: u64,
     end: u64,
     ranges: [Range; MAX_RANGES],
@@ -78,6 +80,7 @@ struct Frames {
 
 static FRAMES: Lock<Frames> = Lock::new(Frames {
     list: 0,
+    pairs: 0,
     next: 0,
     end: 0,
     ranges: [Range { start: 0, end: 0 }; MAX_RANGES],
@@ -94,8 +97,8 @@ impl Frames {
             self.list = unsafe { frame.pointer().cast::<u64>().read() };
             frame
         } else {
-            if self.next == self.end {
-                self.next_range()?;
+            if self.next == self.end && self.next_range().is_none() {
+                return self.break_pair();
             }
             let frame = Frame(self.next);
             self.next += PAGE_SIZE;
@@ -103,6 +106,47 @@ impl Frames {
         };
         self.free_count -= 1;
         Some(frame)
+    }
+
+    /// A frame, when only pairs are left.
+    #[cold]
+    fn break_pair(&mut self) -> Option<Frame> {
+        // Counts both out, and the other one in again.
+        let first = self.take_pair()?;
+        self.put(Frame(first.0 + PAGE_SIZE));
+        self.free_count += 1;
+        Some(first)
+    }
+
+    /// Two frames, the first of which has an even number.
+    fn take_pair(&mut self) -> Option<Frame> {
+        if self.pairs != 0 {
+            let frame = Frame(self.pairs);
+            // SAFETY: the frame is on the list, so nobody else uses it, and `free_pair` wrote the next one's address there.
+            self.pairs = unsafe { frame.pointer().cast::<u64>().read() };
+            self.free_count -= 2;
+            return Some(frame);
+        }
+        loop {
+            if self.next == self.end {
+                self.next_range()?;
+            }
+            let first = Frame(self.next);
+            let is_pair = first.0.is_multiple_of(2 * PAGE_SIZE) && self.end - self.next >= 2 * PAGE_SIZE;
+            self.next += if is_pair { 2 * PAGE_SIZE } else { PAGE_SIZE };
+            if is_pair {
+                self.free_count -= 2;
+                return Some(first);
+            }
+            self.put(first);
+        }
+    }
+
+    /// Puts a frame on the list that nobody uses.
+    fn put(&mut self, frame: Frame) {
+        // SAFETY: nobody else uses the frame.
+        unsafe { frame.pointer().cast::<u64>().write(self.list) };
+        self.list = frame.0;
     }
 
     #[cold]
@@ -154,6 +198,29 @@ pub fn allocate_zeroed() -> Option<Frame> {
     // SAFETY: the frame was free, so nobody else uses it, and the direct map shows the whole of it.
     unsafe { frame.pointer().write_bytes(0, index(PAGE_SIZE)) };
     Some(frame)
+}
+
+/// Two adjacent frames of zeros; the first one's number is even.
+#[must_use]
+pub fn allocate_zeroed_pair() -> Option<Frame> {
+    let frame = FRAMES.lock().take_pair()?;
+    // SAFETY: both frames were free, so nobody else uses them, and the direct map shows the whole of them.
+    unsafe { frame.pointer().write_bytes(0, 2 * index(PAGE_SIZE)) };
+    Some(frame)
+}
+
+/// Gives a pair back.
+///
+/// # Safety
+///
+/// 1. The pair came from [`allocate_zeroed_pair`] and was not given back since.
+/// 2. As [`free`], for both frames.
+pub unsafe fn free_pair(first: Frame) {
+    let mut frames = FRAMES.lock();
+    // SAFETY: condition 2: nobody else uses the frames.
+    unsafe { first.pointer().cast::<u64>().write(frames.pairs) };
+    frames.pairs = first.0;
+    frames.free_count += 2;
 }
 
 /// Gives a frame back.

@@ -8,6 +8,8 @@
 
 use core::cell::UnsafeCell;
 
+use x86_64::registers::control::{Cr4, Cr4Flags};
+
 use super::frame::{self, Frame, OutOfMemory, Range};
 use super::layout::{
     APIC_WINDOW, DIRECT_MAP, KERNEL_BASE, KERNEL_STACKS, LARGE_PAGE_SIZE, PAGE_SIZE, index, page_floor,
@@ -27,6 +29,10 @@ struct Tables {
     upper_directory: Table,
     stacks: Table,
     devices: Table,
+    /// Above what is shown to processes that the kernel hides from.
+    hidden_top: Table,
+    hidden_directory: Table,
+    hidden_image: [Table; IMAGE_TABLES],
     /// Not a table: the frame that all untouched pages show.
     zeros: Table,
 }
@@ -45,6 +51,9 @@ static TABLES: Shared = Shared(UnsafeCell::new(Tables {
     upper_directory: Table::EMPTY,
     stacks: Table::EMPTY,
     devices: Table::EMPTY,
+    hidden_top: Table::EMPTY,
+    hidden_directory: Table::EMPTY,
+    hidden_image: [Table::EMPTY; IMAGE_TABLES],
     zeros: Table::EMPTY,
 }));
 
@@ -53,7 +62,11 @@ unsafe extern "C" {
     static text_end: u8;
     static rodata_start: u8;
     static rodata_end: u8;
+    static data_start: u8;
     static data_end: u8;
+    static entry_text_start: u8;
+    static entry_pages_end: u8;
+    static entry_data_end: u8;
 }
 
 /// The frame of a table of the image.
@@ -78,6 +91,32 @@ pub(super) fn zero_frame() -> Frame {
 pub(super) fn root_entry(index: usize) -> Entry {
     // SAFETY: the frame is the kernel's root table; after boot it is only read.
     unsafe { Slot::new(table_frame!(root), index) }.read()
+}
+
+/// Entry `index`, in the kernel half, of the root table on which user mode of a process runs that the kernel hides from.
+pub(super) fn hidden_root_entry(index: usize) -> Entry {
+    if index == table_index(KERNEL_BASE, 4) {
+        Entry::new(table_frame!(hidden_top).start(), Flags::PRESENT | Flags::WRITABLE)
+    } else {
+        Entry::EMPTY
+    }
+}
+
+/// What is mapped for such a process besides its own memory: the stubs, and the data that the CPU and the stubs read.
+#[must_use]
+pub fn shown_ranges() -> [core::ops::Range<u64>; 2] {
+    let range = |start: *const u8, end: *const u8| start.addr() as u64..end.addr() as u64;
+    [
+        range(&raw const entry_text_start, &raw const entry_pages_end),
+        range(&raw const data_start, &raw const entry_data_end),
+    ]
+}
+
+/// Makes kernel pages leave the translation buffers with every load of CR3, from now on: for processes that the kernel hides
+/// from, which could use what is left there otherwise.
+pub fn stop_global_pages() {
+    // SAFETY: without the bit, translations are dropped more often and walked again.
+    unsafe { Cr4::update(|cr4| cr4.remove(Cr4Flags::PAGE_GLOBAL)) };
 }
 
 /// The value of CR3 that selects the kernel's own tables, with nothing in the user half.
@@ -222,6 +261,27 @@ pub(crate) unsafe fn init(ram_end: u64, apic: u64) -> Result<(), OutOfMemory> {
             Entry::new(page - KERNEL_BASE, image_flags(page)),
         );
         page += PAGE_SIZE;
+    }
+
+    fixed(
+        table_frame!(hidden_top),
+        table_index(KERNEL_BASE, 3),
+        link(table_frame!(hidden_directory)),
+    );
+    for number in 0..IMAGE_TABLES {
+        let frame = Frame::containing(table_frame!(hidden_image).start() + number as u64 * PAGE_SIZE);
+        let address = KERNEL_BASE + number as u64 * LARGE_PAGE_SIZE;
+        fixed(table_frame!(hidden_directory), table_index(address, 2), link(frame));
+    }
+    for mut range in shown_ranges() {
+        while range.start < range.end {
+            let page = range.start;
+            let number = table_index(page, 2) as u64;
+            let table = Frame::containing(table_frame!(hidden_image).start() + number * PAGE_SIZE);
+            let flags = image_flags(page) - Flags::GLOBAL;
+            fixed(table, table_index(page, 1), Entry::new(page - KERNEL_BASE, flags));
+            range.start += PAGE_SIZE;
+        }
     }
 
     let read_only = Range {

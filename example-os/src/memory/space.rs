@@ -3,6 +3,9 @@
 //! [`Areas`] say what is allowed; the page tables hold what has been touched. All memory is anonymous, private and made
 //! on demand: the first read of a page maps one frame of zeros that everybody shares, the first write maps a frame of
 //! its own. The upper half of the root table is the kernel's and equal in all spaces.
+//!
+//! A second root table lies behind the first, for user mode of a process that the kernel hides from: its upper half shows
+//! what the CPU and the stubs need to get into the kernel, and nothing else.
 
 use core::fmt;
 
@@ -81,12 +84,16 @@ impl AddressSpace {
     ///
     /// [`OutOfMemory`].
     pub fn new() -> Result<Self, OutOfMemory> {
-        let root = frame::allocate_zeroed().ok_or(OutOfMemory)?;
+        let root = frame::allocate_zeroed_pair().ok_or(OutOfMemory)?;
         for index in USER_ENTRIES..table::ENTRIES {
             // SAFETY: the frame is new, zeroed, and ours.
             let slot = unsafe { Slot::new(root, index) };
             // SAFETY: the entry is the kernel's own, valid in every space; the table is not in use yet.
             unsafe { slot.write(kernel::root_entry(index)) };
+            // SAFETY: as above.
+            let slot = unsafe { Slot::new(table::twin(root), index) };
+            // SAFETY: as above.
+            unsafe { slot.write(kernel::hidden_root_entry(index)) };
         }
         Ok(Self {
             root,
@@ -159,9 +166,21 @@ impl AddressSpace {
     fn unmap(&mut self, range: PageRange) -> Result<(), MapError> {
         self.areas.remove(range)?;
         clear_range(self.root, 4, range.start(), range.end());
+        if range.end() - range.start() >= entry_bytes(4) {
+            self.copy_root();
+        }
         // The frames are free already, but nobody can take one before this CPU is done here.
         self.drop_translations(range);
         Ok(())
+    }
+
+    /// Brings the twin of the root table up to date, after entries of the root itself may have changed.
+    #[cold]
+    fn copy_root(&self) {
+        for index in 0..USER_ENTRIES {
+            // SAFETY: the root came as a pair, and belongs to this space.
+            unsafe { table::copy_to_twin(self.root, index) };
+        }
     }
 
     /// Makes the CPU forget a range: page by page, or all of the user half when that is less work.
@@ -347,6 +366,7 @@ impl AddressSpace {
         let mut child = Self::new()?;
         child.areas = self.areas.clone();
         copy_tables(self.root, child.root, 4)?;
+        child.copy_root();
         Ok(child)
     }
 }
@@ -356,7 +376,7 @@ impl Drop for AddressSpace {
         clear_range(self.root, 4, 0, USER_ENTRIES as u64 * entry_bytes(4));
         // SAFETY: the root came from the allocator, its user half is empty now, and the owner has loaded another CR3
         // (`activate`).
-        unsafe { frame::free(self.root) };
+        unsafe { frame::free_pair(self.root) };
     }
 }
 

@@ -167,7 +167,7 @@ pub const USER_TABLE: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags:
 ///
 /// # Safety
 ///
-/// 1. `root` holds a root table whose lower half has no large pages.
+/// 1. `root` holds a root table whose lower half has no large pages, and which has a [`twin`].
 /// 2. `address` is in the lower half.
 /// 3. Nobody else changes these tables meanwhile.
 pub unsafe fn slot_or_new(root: Frame, address: u64) -> Result<Slot, OutOfMemory> {
@@ -179,11 +179,38 @@ pub unsafe fn slot_or_new(root: Frame, address: u64) -> Result<Slot, OutOfMemory
         table = if entry.is_present() {
             entry.frame()
         } else {
-            add_table(slot)?
+            let added = add_table(slot)?;
+            if level == 4 {
+                // SAFETY: the root has a twin (condition 1), and nobody else writes (condition 3).
+                unsafe { copy_to_twin(root, table_index(address, 4)) };
+            }
+            added
         };
     }
     // SAFETY: as above.
     Ok(unsafe { Slot::new(table, table_index(address, 1)) })
+}
+
+/// The root table behind `root`, which user mode of a process runs on that the kernel hides from. Its lower half is the
+/// same.
+#[must_use]
+pub const fn twin(root: Frame) -> Frame {
+    Frame::containing(root.start() + PAGE_SIZE)
+}
+
+/// Makes an entry of the lower half in the twin what it is in `root`.
+///
+/// # Safety
+///
+/// 1. `root` holds a root table that has a [`twin`], and nobody else changes either meanwhile.
+#[cold]
+pub unsafe fn copy_to_twin(root: Frame, index: usize) {
+    // SAFETY: condition 1.
+    let entry = unsafe { Slot::new(root, index) }.read();
+    // SAFETY: condition 1.
+    let slot = unsafe { Slot::new(twin(root), index) };
+    // SAFETY: user mode may do with the twin what it may do with the root; who removes an entry drops its translations.
+    unsafe { slot.write(entry) };
 }
 
 fn add_table(slot: Slot) -> Result<Frame, OutOfMemory> {

@@ -6,7 +6,7 @@ use entry_core::IrqOff;
 
 use crate::entry::tracking::Form;
 use crate::entry::{PerCpu, SyscallEntry, Vectors};
-use crate::memory::USER_LIMIT;
+use crate::memory::{USER_LIMIT, kernel};
 use crate::syscall::Errno;
 
 /// The value of no [`Form`].
@@ -93,8 +93,21 @@ impl Context {
 
     /// Sets the system-call entry of the current process.
     pub fn set_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
+        let cpu = PerCpu::current(irq);
+        let was_split = cpu.is_split();
         self.store_syscall_entry(entry);
-        PerCpu::current(irq).take_syscall_entry(entry);
+        cpu.take_syscall_entry(entry);
+        if was_split || self.is_split() {
+            kernel::stop_global_pages();
+            // SAFETY: 1. the tables are those of the current process; every root table has a twin.
+            unsafe { cpu.load_tables(self.cr3.load(Ordering::Relaxed)) };
+        }
+    }
+
+    /// Whether the kernel hides from the process.
+    #[must_use]
+    pub fn is_split(&self) -> bool {
+        self.vectors.load(Ordering::Relaxed) == Vectors::Split as u8
     }
 
     /// As [`Context::set_syscall_entry`], of a process that is not the current one.

@@ -118,7 +118,12 @@ pub fn schedule(irq: &mut IrqOff) {
 #[inline(never)]
 fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process) {
     if !core::ptr::eq(next, &raw const IDLE) {
+        let was_split = cpu.is_split();
         cpu.take_syscall_entry(next.context.syscall_entry());
+        if was_split && !cpu.is_split() {
+            // SAFETY: 1. as for `load_cr3` in `switch`, which follows; every root table has a twin.
+            unsafe { cpu.load_tables(next.context.cr3.load(Ordering::Relaxed)) };
+        }
     }
     switch(cpu, previous, next);
 }
@@ -135,6 +140,10 @@ fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process) {
         unsafe { cpu.load_cr3(cr3) };
         // SAFETY: the stack is `next`'s own and, as seen from user mode, empty; interrupts are off in `schedule`.
         unsafe { cpu.set_kernel_stack(context.stack_top.load(Ordering::Relaxed)) };
+        if cpu.is_split() {
+            // SAFETY: 1. as for `load_cr3`; every root table has a twin.
+            unsafe { cpu.load_tables(cr3) };
+        }
         cpu.load_fs_base(context.fs_base.load(Ordering::Relaxed));
         cpu.load_user_gs_base(context.gs_base.load(Ordering::Relaxed));
     }

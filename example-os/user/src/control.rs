@@ -51,6 +51,8 @@ pub const STUBS_NULL_LEAN: usize = 3;
 pub const STUBS_NULL_CLEAR: usize = 4;
 /// Stub set: no frame and no test, every call returns 0.
 pub const STUBS_FLOOR: usize = 5;
+/// Stub set: full frame, every call returns 0, and user mode has page tables without the kernel.
+pub const STUBS_NULL_KPTI: usize = 6;
 
 /// No tracking.
 pub const TRACKING_OFF: usize = 0;

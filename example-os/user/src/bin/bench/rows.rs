@@ -64,6 +64,12 @@ pub(crate) const ROWS: &[Row] = &[
         run: |bench, row| null_call(bench, row, control::STUBS_NULL_CLEAR),
     },
     Row {
+        name: "syscall/null/kpti",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_KPTI),
+    },
+    Row {
         name: "syscall/null/int80",
         overhead: 3,
         operations: 1,
