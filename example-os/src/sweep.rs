@@ -128,7 +128,9 @@ impl Sweep {
             stubs.add_slot(&listing, vector, slot, slot_bytes);
         }
         let victim = Victim::new(&irq);
-        SHARED.header.store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
+        SHARED
+            .header
+            .store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
         entry::set_kernel_hook(Some(handler::handle));
         Self {
             irq,
@@ -176,7 +178,12 @@ impl Sweep {
                 }
             }
         }
-        println!("[sweep] injector={} shots={} corrupt={}", injector.name(), self.shots, self.corrupt);
+        println!(
+            "[sweep] injector={} shots={} corrupt={}",
+            injector.name(),
+            self.shots,
+            self.corrupt
+        );
         let rows = exceptions::rows(injector, !self.has_timer_nmi);
         self.stubs.report(injector, rows, self.corrupt) && self.corrupt == 0
     }
@@ -338,7 +345,9 @@ impl Sweep {
         let is_good = seen == start.wanted;
         let is_stack_good = start.is_stack_untouched();
         let is_memory_good = scene.event != Event::PageFault
-            || self.victim.reset_demand_page(start.frame.rax().to_le_bytes()[0], &self.irq);
+            || self
+                .victim
+                .reset_demand_page(start.frame.rax().to_le_bytes()[0], &self.irq);
         let timers = u32::from(matches!(injection, Injection::Timer(_)));
         // One that had not been raised by the end of the shot need not come.
         let is_late = shared.timers.count() == 0 && shared.remainder.load(Relaxed) > 0;
@@ -365,7 +374,10 @@ impl Sweep {
         if self.corrupt > MOST_DESCRIBED {
             return;
         }
-        println!("[sweep] corrupt: {scene:?} {injection:x?}:{}", seen.differences(&start.wanted));
+        println!(
+            "[sweep] corrupt: {scene:?} {injection:x?}:{}",
+            seen.differences(&start.wanted)
+        );
         println!(
             "[sweep]   stack untouched {is_stack_good}, store seen {is_memory_good}, timer interrupts {} last at {:#x}, \
              flags left on {:#x}, foreign GS base {:#x}, events {}, failed returns {}",
@@ -381,7 +393,9 @@ impl Sweep {
 
 impl Suite for Sweep {
     fn set_up() -> Self {
-        let archive = boot::info().archive.expect("an archive with the boundaries of this image");
+        let archive = boot::info()
+            .archive
+            .expect("an archive with the boundaries of this image");
         Self::new(&Archive::new(archive), entry::install())
     }
 }

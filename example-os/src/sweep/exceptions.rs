@@ -8,9 +8,21 @@ pub(super) const OWN_ENTRY: [Exception; 3] = {
     const REASON: &str = "#DB's own way in and out: a breakpoint there would recur without end";
     const PARANOID: Name<'static> = Name::Function("paranoid_common", 0);
     [
-        Exception { stub: Name::Slot(1), part: Part::All, reason: REASON },
-        Exception { stub: PARANOID, part: Part::Head(0), reason: REASON },
-        Exception { stub: PARANOID, part: Part::Taken(0), reason: REASON },
+        Exception {
+            stub: Name::Slot(1),
+            part: Part::All,
+            reason: REASON,
+        },
+        Exception {
+            stub: PARANOID,
+            part: Part::Head(0),
+            reason: REASON,
+        },
+        Exception {
+            stub: PARANOID,
+            part: Part::Taken(0),
+            reason: REASON,
+        },
     ]
 };
 
@@ -20,16 +32,36 @@ const ALWAYS: [Exception; 6] = {
     const NO_32_BIT: &str = "SYSRETL: the kernel has no 32-bit programs";
     const ALWAYS_SYSRET: &str = "nothing but system calls leaves by this exit, and none of them needs IRET";
     [
-        Exception { stub: Name::Any, part: Part::Traps, reason: "INT3 behind an instruction that does not come back" },
-        Exception { stub: Name::Function("leave", 0), part: Part::Taken(1), reason: NO_32_BIT },
-        Exception { stub: Name::Function("leave", 1), part: Part::Taken(1), reason: NO_32_BIT },
+        Exception {
+            stub: Name::Any,
+            part: Part::Traps,
+            reason: "INT3 behind an instruction that does not come back",
+        },
+        Exception {
+            stub: Name::Function("leave", 0),
+            part: Part::Taken(1),
+            reason: NO_32_BIT,
+        },
+        Exception {
+            stub: Name::Function("leave", 1),
+            part: Part::Taken(1),
+            reason: NO_32_BIT,
+        },
         Exception {
             stub: Name::Function("leave", 1),
             part: Part::NotTaken(0),
             reason: "SYSRET: the exit of the kernel that leaves by IRET alone",
         },
-        Exception { stub: Name::Function("leave", 2), part: Part::Taken(0), reason: ALWAYS_SYSRET },
-        Exception { stub: Name::Function("leave", 3), part: Part::Taken(0), reason: ALWAYS_SYSRET },
+        Exception {
+            stub: Name::Function("leave", 2),
+            part: Part::Taken(0),
+            reason: ALWAYS_SYSRET,
+        },
+        Exception {
+            stub: Name::Function("leave", 3),
+            part: Part::Taken(0),
+            reason: ALWAYS_SYSRET,
+        },
     ]
 };
 
@@ -51,8 +83,16 @@ const NMI_AFTER_DEBUG: [Exception; 1] = [Exception {
 const COUNTS: [Exception; 2] = {
     const REASON: &str = "QEMU counts no instruction for a faulting access, so no count ends right behind it";
     [
-        Exception { stub: Name::Slot(11), part: Part::First, reason: REASON },
-        Exception { stub: Name::Slot(14), part: Part::First, reason: REASON },
+        Exception {
+            stub: Name::Slot(11),
+            part: Part::First,
+            reason: REASON,
+        },
+        Exception {
+            stub: Name::Slot(14),
+            part: Part::First,
+            reason: REASON,
+        },
     ]
 };
 
@@ -61,8 +101,16 @@ const NESTED: [Exception; 2] = {
     const REASON: &str = "an event that found its own stack in use, which the kernel never lets happen";
     const PARANOID: Name<'static> = Name::Function("paranoid_common", 0);
     [
-        Exception { stub: PARANOID, part: Part::NotTaken(1), reason: REASON },
-        Exception { stub: PARANOID, part: Part::Taken(4), reason: REASON },
+        Exception {
+            stub: PARANOID,
+            part: Part::NotTaken(1),
+            reason: REASON,
+        },
+        Exception {
+            stub: PARANOID,
+            part: Part::Taken(4),
+            reason: REASON,
+        },
     ]
 };
 
@@ -77,8 +125,16 @@ const DEBUG_ON_BOCHS: [Exception; 1] = [Exception {
 const NMI_ON_BOCHS: [Exception; 2] = {
     const REASON: &str = "the IRETQ that fails has unblocked NMIs there, as on real CPUs; QEMU keeps them blocked";
     [
-        Exception { stub: Name::Slot(11), part: Part::All, reason: REASON },
-        Exception { stub: Name::Function("exception_common", 0), part: Part::NotTaken(1), reason: REASON },
+        Exception {
+            stub: Name::Slot(11),
+            part: Part::All,
+            reason: REASON,
+        },
+        Exception {
+            stub: Name::Function("exception_common", 0),
+            part: Part::NotTaken(1),
+            reason: REASON,
+        },
     ]
 };
 

@@ -47,7 +47,10 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     const fn new() -> Self {
-        Self { count: AtomicU32::new(0), last: AtomicU64::new(0) }
+        Self {
+            count: AtomicU32::new(0),
+            last: AtomicU64::new(0),
+        }
     }
 
     fn clear(&self) {

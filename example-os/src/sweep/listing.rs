@@ -65,8 +65,11 @@ impl<'a> Listing<'a> {
     /// The function that has an instruction at `address`.
     #[must_use]
     pub fn function_at(&self, address: u64) -> Option<Function<'a>> {
-        self.functions()
-            .find(|function| function.instructions().any(|instruction| instruction.address == address))
+        self.functions().find(|function| {
+            function
+                .instructions()
+                .any(|instruction| instruction.address == address)
+        })
     }
 
     fn functions(&self) -> impl Iterator<Item = Function<'a>> {

@@ -8,8 +8,29 @@ use entry_core::rflags::Rflags;
 
 /// Names of the words, in order.
 const NAMES: [&str; 23] = [
-    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
-    "rflags", "rsp", "cs", "ss", "fs base", "gs base", "kernel gs base",
+    "rax",
+    "rbx",
+    "rcx",
+    "rdx",
+    "rsi",
+    "rdi",
+    "rbp",
+    "r8",
+    "r9",
+    "r10",
+    "r11",
+    "r12",
+    "r13",
+    "r14",
+    "r15",
+    "rip",
+    "rflags",
+    "rsp",
+    "cs",
+    "ss",
+    "fs base",
+    "gs base",
+    "kernel gs base",
 ];
 
 /// The words.

@@ -111,7 +111,11 @@ pub struct Stub {
 impl Stub {
     const EMPTY: Self = Self {
         name: Name::Any,
-        instructions: [Instruction { address: 0, bytes: 0, flow: Flow::Next }; MAX_INSTRUCTIONS],
+        instructions: [Instruction {
+            address: 0,
+            bytes: 0,
+            flow: Flow::Next,
+        }; MAX_INSTRUCTIONS],
         count: 0,
         hit: [0; Injector::ALL.len()],
     };
@@ -123,7 +127,9 @@ impl Stub {
     }
 
     fn index_of(&self, address: u64) -> Option<usize> {
-        self.instructions().iter().position(|instruction| instruction.address == address)
+        self.instructions()
+            .iter()
+            .position(|instruction| instruction.address == address)
     }
 
     fn push(&mut self, instruction: Instruction) {
@@ -133,13 +139,19 @@ impl Stub {
     }
 
     const fn all(&self) -> Set {
-        if self.count == MAX_INSTRUCTIONS { Set::MAX } else { (1 << self.count) - 1 }
+        if self.count == MAX_INSTRUCTIONS {
+            Set::MAX
+        } else {
+            (1 << self.count) - 1
+        }
     }
 
     /// Address of the conditional branch of this number.
     fn branch(&self, number: usize) -> usize {
         let mut branches = (0..self.count).filter(|&index| matches!(self.instructions[index].flow, Flow::Branch(_)));
-        branches.nth(number).unwrap_or_else(|| panic!("{} has no conditional branch {number}", self.name))
+        branches
+            .nth(number)
+            .unwrap_or_else(|| panic!("{} has no conditional branch {number}", self.name))
     }
 
     /// What can be reached from the first instruction without one way out of the branch at `index`.
@@ -154,7 +166,11 @@ impl Stub {
             let (next, target) = match self.instructions[now].flow {
                 Flow::Next => (next, None),
                 Flow::Branch(target) if now == index => {
-                    if is_taken { (next, None) } else { (None, self.index_of(target)) }
+                    if is_taken {
+                        (next, None)
+                    } else {
+                        (None, self.index_of(target))
+                    }
                 }
                 Flow::Branch(target) => (next, self.index_of(target)),
                 Flow::Jump(target) => (None, self.index_of(target)),
@@ -206,7 +222,10 @@ impl Stubs {
     /// None.
     #[must_use]
     pub const fn new() -> Self {
-        Self { stubs: [Stub::EMPTY; MAX_STUBS], count: 0 }
+        Self {
+            stubs: [Stub::EMPTY; MAX_STUBS],
+            count: 0,
+        }
     }
 
     /// The stubs.
@@ -239,11 +258,20 @@ impl Stubs {
             for _ in self.all().iter().filter(is_instance) {
                 instance += 1;
             }
-            self.add(listing, Name::Function(function.name, instance), function.instructions());
+            self.add(
+                listing,
+                Name::Function(function.name, instance),
+                function.instructions(),
+            );
         }
     }
 
-    fn add(&mut self, listing: &Listing<'static>, name: Name<'static>, instructions: impl Iterator<Item = Instruction>) {
+    fn add(
+        &mut self,
+        listing: &Listing<'static>,
+        name: Name<'static>,
+        instructions: impl Iterator<Item = Instruction>,
+    ) {
         assert!(self.count < MAX_STUBS, "too many stubs");
         let number = self.count;
         self.count += 1;

@@ -347,7 +347,11 @@ impl Victim {
         // SAFETY: 1. the stack is new, lives as long as the victim, and no other thread runs.
         unsafe { cpu.set_kernel_stack(stack.top()) };
         current().set_skips_invalid_opcode(true);
-        Self { _stack: stack, kernel_stack: KernelStack::new().expect("memory for a stack"), user_stack }
+        Self {
+            _stack: stack,
+            kernel_stack: KernelStack::new().expect("memory for a stack"),
+            user_stack,
+        }
     }
 
     /// The frame for an event, and what is to follow from it.
@@ -507,13 +511,4 @@ const fn code_address(event: Event) -> u64 {
 }
 
 /// The stubs of the vectors that the events and injectors go through.
-pub(super) const VECTORS: [u8; 8] = [
-    1,
-    2,
-    3,
-    6,
-    11,
-    14,
-    EVENT_VECTOR,
-    entry_core::stub::SYSTEM_CALL_VECTOR,
-];
+pub(super) const VECTORS: [u8; 8] = [1, 2, 3, 6, 11, 14, EVENT_VECTOR, entry_core::stub::SYSTEM_CALL_VECTOR];
