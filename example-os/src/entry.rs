@@ -269,7 +269,7 @@ impl SyscallEntry {
         Self::new(split_stubs::<K>().syscall, Vectors::Split)
     }
 
-    /// What a process begins with: the stub of [`OsKernel`], hidden if [`hide_from_new_processes`] said so.
+    /// What a process begins with: the stub of [`OsKernel`], hidden if [`set_hides_from_new_processes`] said so.
     #[must_use]
     pub(crate) fn first() -> Self {
         if HIDES.load(Ordering::Relaxed) {
@@ -360,10 +360,11 @@ fn split_stubs<K: Kernel>() -> StubTable {
 /// Whether the kernel hides from new processes.
 static HIDES: AtomicBool = AtomicBool::new(false);
 
-/// Gives processes that are made from now on page tables without the kernel for their user mode. They can't be tracked.
-pub fn hide_from_new_processes(_irq: &IrqOff) {
+/// Whether processes that are made from now on get page tables without the kernel for their user mode. Those can't be
+/// tracked.
+pub fn set_hides_from_new_processes(hides: bool, _irq: &IrqOff) {
     kernel::stop_global_pages();
-    HIDES.store(true, Ordering::Relaxed);
+    HIDES.store(hides, Ordering::Relaxed);
 }
 
 /// The stubs of `K` that suit this CPU.

@@ -17,7 +17,7 @@ extern "Rust" fn kernel_main() -> ! {
     let archive = Archive::new(archive);
     let irq = entry::install();
     if info.command_line.split(' ').any(|word| word == "kpti") {
-        entry::hide_from_new_processes(&irq);
+        entry::set_hides_from_new_processes(true, &irq);
     }
     if info.command_line.split(' ').any(|word| word == "sweep") {
         // The stubs under test are those of the image that is timed.

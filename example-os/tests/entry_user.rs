@@ -89,6 +89,41 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(code), FINE);
     }
 
+    fn loud_flags_survive_int80(machine) {
+        let code = program!(
+            "push {flags} + 0x202", "mov rbx, [rsp]", "mov eax, 0x4558", "xor edi, edi", "popfq", "int 0x80",
+            "pushfq", "pop rcx", "push 0x202", "popfq",
+            "xor edi, edi", "cmp rcx, rbx", "setne dil", "cmp eax, 0x454e5452", "setne al", "or dil, al",
+            "mov eax, 60", "syscall", "ud2";
+            flags = LOUD_FLAGS
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn loud_flags_survive_an_exception(machine) {
+        // Operation 3 of the control call: UD2 is skipped.
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 3", "mov esi, 1", "int 0x80",
+            "push {flags} + 0x202", "mov rbx, [rsp]", "popfq", "ud2",
+            "pushfq", "pop rcx", "push 0x202", "popfq",
+            "xor edi, edi", "cmp rcx, rbx", "setne dil", "mov eax, 60", "syscall", "hlt";
+            flags = LOUD_FLAGS
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn trap_flag_at_int80_or_an_exception_traps_the_program(machine) {
+        let code = program!(
+            "mov eax, 0x4558", "xor edi, edi", "pushfq", "or dword ptr [rsp], 0x100", "popfq", "int 0x80", "nop", "hlt"
+        );
+        assert_eq!(machine.run(code), killed(SIGTRAP));
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 3", "mov esi, 1", "int 0x80",
+            "pushfq", "or dword ptr [rsp], 0x100", "popfq", "ud2", "nop", "hlt"
+        );
+        assert_eq!(machine.run(code), killed(SIGTRAP));
+    }
+
     fn trap_flag_at_syscall_traps_the_program(machine) {
         let code = program!("mov eax, 39", "pushfq", "or dword ptr [rsp], 0x100", "popfq", "syscall", "nop", "ud2");
         assert_eq!(machine.run(code), killed(SIGTRAP));

@@ -96,7 +96,10 @@ fn resolve(address: u64, error_code: u64, irq: &IrqOff) -> Result<(), FaultError
 
 #[cold]
 #[inline(never)]
-fn fatal_page_fault(frame: &TrapFrame, address: u64, error: FaultError, irq: IrqOff) -> IrqOff {
+fn fatal_page_fault(frame: &mut TrapFrame, address: u64, error: FaultError, irq: IrqOff) -> IrqOff {
+    if is_handled_by_hook(frame) {
+        return irq;
+    }
     println!("[fault] {}: #PF at {address:#x}: {error:?}\n{frame}", current());
     process::exit(WaitStatus::killed(Signal::SIGSEGV), irq)
 }
