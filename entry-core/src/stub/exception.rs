@@ -143,7 +143,7 @@ macro_rules! common {
                 spec_ctrl = const SpecCtrl::NUMBER,
                 kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
                 user_root = const SplitTables::USER_ROOT,
-                kernel_bits = const !user_cr3_bits::<O>() as i64,
+                kernel_bits = const (!user_cr3_bits::<O>()).cast_signed(),
                 pcid = const O::PCID as usize,
                 user = sym $user::<K>,
                 kernel = sym $kernel::<$($parameter),*>,

@@ -216,7 +216,7 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         stack = const PerCpuHeader::KERNEL_STACK,
         kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
         user_root = const SplitTables::USER_ROOT,
-        kernel_bits = const !user_cr3_bits::<O>() as i64,
+        kernel_bits = const (!user_cr3_bits::<O>()).cast_signed(),
         gs_base = const GsBase::NUMBER,
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
