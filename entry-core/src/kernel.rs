@@ -44,8 +44,16 @@ pub unsafe trait Kernel: Sized + 'static {
     /// A system call, by whatever instruction: [`TrapFrame::entry_kind`] tells.
     fn syscall(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
 
-    /// An exception in user mode; [`TrapFrame::vector`] tells which. #DB comes here too, NMI, #MC and #DF don't.
+    /// An exception in user mode; [`TrapFrame::vector`] tells which. #DB comes here too; NMI, #MC and #DF don't, nor does #PF
+    /// where [`Kernel::user_page_fault`] is there for it.
     fn user_exception(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
+
+    /// A page fault in user mode, at `address`: CR2, read before anything else could fault. The most frequent exception by
+    /// far has a path of its own, so that the others don't pay for it.
+    fn user_page_fault(frame: &mut TrapFrame, address: u64, entry: UserEntry) -> IrqOff {
+        let _ = address;
+        Self::user_exception(frame, entry)
+    }
 
     /// A maskable interrupt in user mode. The handler owes the interrupt controller its acknowledgement.
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
@@ -149,6 +157,13 @@ pub unsafe trait Exit: 'static {
     /// 2. RSP is the address of a [`TrapFrame`] on a kernel stack, and EAX what `choose` returned for it, unchanged since.
     /// 3. A [`UserReturn`] was made since.
     unsafe extern "sysv64" fn leave<O: Options>() -> !;
+
+    /// Leaves by IRET: what `leave` does when EAX says so. Events, which mostly leave so, jump here.
+    ///
+    /// # Safety
+    ///
+    /// As [`Exit::leave`], for frames of which `choose` said [`Leave::Iret`].
+    unsafe extern "sysv64" fn leave_by_iret<O: Options>() -> !;
 }
 
 /// What the stubs tell about the border between user mode and kernel; the default does nothing and costs nothing.

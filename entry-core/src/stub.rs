@@ -251,6 +251,32 @@ unsafe extern "sysv64" fn user_exception<K: Kernel>(frame: *mut TrapFrame) -> Le
     finish_event::<K>(frame, irq)
 }
 
+/// Rust half of a page fault in user mode.
+///
+/// # Safety
+///
+/// As [`system_call`].
+unsafe extern "sysv64" fn user_page_fault<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+    let address = fault_address();
+    // SAFETY: condition 1.
+    let frame = unsafe { &mut *frame };
+    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
+    let entry = unsafe { UserEntry::assume() };
+    // SAFETY: 1. this is the first Rust after the stub, but for a look at CR2. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    let irq = K::user_page_fault(frame, address, entry);
+    finish_event::<K>(frame, irq)
+}
+
+/// CR2.
+#[inline(always)]
+fn fault_address() -> u64 {
+    let address;
+    // SAFETY: reading CR2 changes nothing.
+    unsafe { core::arch::asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}
+
 /// Rust half of a maskable interrupt in user mode.
 ///
 /// # Safety

@@ -89,6 +89,11 @@ unsafe impl Exit for TestExit {
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
         naked_asm!("ud2")
     }
+
+    #[unsafe(naked)]
+    unsafe extern "sysv64" fn leave_by_iret<O: Options>() -> ! {
+        naked_asm!("ud2")
+    }
 }
 
 macro_rules! options {
@@ -118,8 +123,11 @@ fn address(stub: unsafe extern "sysv64" fn() -> !) -> u64 {
 }
 
 /// Where every path of a stub with options `O` ends that does not leave by itself.
-fn outside<O: Options>() -> [u64; 1] {
-    [address(<TestExit as Exit>::leave::<O>)]
+fn outside<O: Options>() -> [u64; 2] {
+    [
+        address(<TestExit as Exit>::leave::<O>),
+        address(<TestExit as Exit>::leave_by_iret::<O>),
+    ]
 }
 
 fn syscall<O: Options>() -> Vec<Path> {
@@ -510,9 +518,9 @@ fn nothing_is_left_of_options_that_are_off() {
     assert_eq!(lengths(syscall::<WithoutFence>()), [28]);
     // Two more moves.
     assert_eq!(lengths(compat::<WithoutFence>()), [30]);
-    // Push, push, jump; CLD, test, branch; then SWAPGS, 15 pushes, move, call, jump; or 15 pushes, move, call, 16 to undo them,
-    // IRETQ.
-    assert_eq!(lengths(vector::<WithoutFence>(TIMER)), [25, 40]);
+    // Push, push, jump; CLD, test, branch; then SWAPGS, 15 pushes, move, call, test, a branch to IRET or past it and a jump;
+    // or 15 pushes, move, call, 16 to undo them, IRETQ.
+    assert_eq!(lengths(vector::<WithoutFence>(TIMER)), [26, 27, 40]);
 }
 
 #[test]

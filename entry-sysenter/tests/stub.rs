@@ -124,6 +124,11 @@ unsafe impl Exit for TestExit {
             saved = const offset_of!(PerCpu, saved_rsp),
         )
     }
+
+    #[unsafe(naked)]
+    unsafe extern "sysv64" fn leave_by_iret<O: Options>() -> ! {
+        naked_asm!("ud2")
+    }
 }
 
 /// RAX, RBX, RCX, RDX, RSI, RDI, RBP, R8 to R15.

@@ -14,7 +14,7 @@ use crate::decide::{
 };
 use crate::refusal::Refusal;
 use crate::rules::Rules;
-use crate::stub::exit_stub;
+use crate::stub::{exit_stub, iret_exit_stub};
 
 /// Leaves by SYSRET where it restores what the frame says, by IRET elsewhere.
 ///
@@ -76,6 +76,12 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
         exit_stub!(R::RULES.data())
     }
+
+    #[unsafe(naked)]
+    #[unsafe(link_section = ".entry.text")]
+    unsafe extern "sysv64" fn leave_by_iret<O: Options>() -> ! {
+        iret_exit_stub!(R::RULES.data())
+    }
 }
 
 // SAFETY: 1. As above; a frame that is not refused is safe for IRET. 2. By the stub.
@@ -100,5 +106,11 @@ unsafe impl<R: Rules> Exit for IretOnly<R> {
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
         exit_stub!(R::RULES.data())
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(link_section = ".entry.text")]
+    unsafe extern "sysv64" fn leave_by_iret<O: Options>() -> ! {
+        iret_exit_stub!(R::RULES.data())
     }
 }

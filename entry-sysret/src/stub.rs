@@ -49,6 +49,21 @@ macro_rules! pop_thirteen {
     };
 }
 
+/// Writes the user's IA32_SPEC_CTRL, with `IBRS`. EAX and what a test of it left in the flags stay.
+macro_rules! allow_speculation {
+    () => {
+        ".if {ibrs}
+         mov r8d, eax
+         mov ecx, {spec_ctrl}
+         mov eax, gs:[{user_spec_ctrl}]
+         xor edx, edx
+         wrmsr
+         mov eax, r8d
+         test eax, eax
+         .endif"
+    };
+}
+
 /// VERW, then the instruction that leaves.
 macro_rules! leave_by {
     ($instruction:literal) => {
@@ -97,17 +112,12 @@ macro_rules! load_sysret_words {
 macro_rules! exit_stub {
     ($verw_selector:expr) => {
         core::arch::naked_asm!(
-            ".if {ibrs}",
-            "mov r8d, eax",
-            "mov ecx, {spec_ctrl}",
-            "mov eax, gs:[{user_spec_ctrl}]",
-            "xor edx, edx",
-            "wrmsr",
-            "mov eax, r8d",
-            ".endif",
-            // Why here and not in Rust: Rust has decided; the registers it would need are about to be the user's.
+            // Why here and not in Rust: Rust has decided; the registers it would need are about to be the user's. IRET is
+            // positive, SYSRETL has the sign bit.
             "test eax, eax",
-            "jnz 5f",
+            "jg {by_iret}",
+            $crate::stub::allow_speculation!(),
+            "js 8f",
             $crate::stub::pop_thirteen!(),
             // RSP points at R11; the interrupt image is above.
             $crate::stub::load_sysret_words!("rcx", "rsp"),
@@ -121,9 +131,51 @@ macro_rules! exit_stub {
             ::entry_core::entry_window!("16b", "17b", "{no_stack}"),
             ::entry_core::entry_window!("17b", "3b", "{user_rsp}"),
             ::entry_core::entry_window!("3b", "4b", "{user_both}"),
-            "5:",
-            // IRET is positive, SYSRETL has the sign bit.
-            "js 8f",
+            // SYSRETL: 32-bit code has neither R8 to R15 nor upper halves; the frame's words are what it had, or zero.
+            "8:",
+            $crate::stub::pop_thirteen!(),
+            $crate::stub::load_sysret_words!("ecx", "esp"),
+            // RSP is the user's, and so are the tables.
+            "swapgs",
+            // GS base is the user's.
+            "13:",
+            $crate::stub::leave_by!("sysret"),
+            "14:",
+            "int3",
+            ".if {verw}",
+            ".balign 2",
+            "21:",
+            ".word {verw_selector}",
+            ".endif",
+            ::entry_core::entry_window!("16b", "17b", "{no_stack}"),
+            ::entry_core::entry_window!("17b", "13b", "{user_rsp}"),
+            ::entry_core::entry_window!("13b", "14b", "{user_both}"),
+            by_iret = sym <Self as ::entry_core::Exit>::leave_by_iret::<O>,
+            rip = const ::entry_core::TrapFrame::RIP - ::entry_core::TrapFrame::POPPED,
+            rflags = const ::entry_core::TrapFrame::RFLAGS - ::entry_core::TrapFrame::POPPED,
+            rsp = const ::entry_core::TrapFrame::RSP - ::entry_core::TrapFrame::POPPED,
+            scratch = const ::entry_core::PerCpuHeader::SCRATCH_RSP,
+            user_cr3 = const ::entry_core::PerCpuHeader::USER_CR3,
+            user_spec_ctrl = const ::entry_core::PerCpuHeader::USER_SPEC_CTRL,
+            spec_ctrl = const <::entry_core::msr::SpecCtrl as ::entry_core::msr::Register>::NUMBER,
+            verw_selector = const $verw_selector,
+            kpti = const O::KPTI as usize,
+            verw = const O::VERW as usize,
+            ibrs = const O::IBRS as usize,
+            no_stack = const ::entry_core::windows::flags::USER_RSP,
+            user_rsp = const ::entry_core::windows::flags::USER_RSP | ::entry_core::windows::user_cr3::<O>(),
+            user_both = const ::entry_core::windows::flags::USER_GS
+                | ::entry_core::windows::flags::USER_RSP
+                | ::entry_core::windows::user_cr3::<O>(),
+        )
+    };
+}
+
+/// The body of [`Exit::leave_by_iret`](entry_core::Exit::leave_by_iret), for a naked function with the options `O`.
+macro_rules! iret_exit_stub {
+    ($verw_selector:expr) => {
+        core::arch::naked_asm!(
+            $crate::stub::allow_speculation!(),
             ".if {kpti}",
             // The five words and RAX go to the entry stack, which the user's tables map.
             "mov rcx, gs:[{entry_stack}]",
@@ -166,17 +218,6 @@ macro_rules! exit_stub {
             "iretq",
             "7:",
             "int3",
-            // SYSRETL: 32-bit code has neither R8 to R15 nor upper halves; the frame's words are what it had, or zero.
-            "8:",
-            $crate::stub::pop_thirteen!(),
-            $crate::stub::load_sysret_words!("ecx", "esp"),
-            // RSP is the user's, and so are the tables.
-            "swapgs",
-            // GS base is the user's.
-            "13:",
-            $crate::stub::leave_by!("sysret"),
-            "14:",
-            "int3",
             ".if {verw}",
             ".balign 2",
             "21:",
@@ -185,19 +226,12 @@ macro_rules! exit_stub {
             ::entry_core::entry_window!("15b", "18b", "{user_tables}"),
             ::entry_core::entry_window!("18b", "6b", "{user_gs}"),
             ::entry_core::entry_window!("6b", "7b", "{user_iret}"),
-            ::entry_core::entry_window!("16b", "17b", "{no_stack}"),
-            ::entry_core::entry_window!("17b", "13b", "{user_rsp}"),
-            ::entry_core::entry_window!("13b", "14b", "{user_both}"),
-            rip = const ::entry_core::TrapFrame::RIP - ::entry_core::TrapFrame::POPPED,
-            rflags = const ::entry_core::TrapFrame::RFLAGS - ::entry_core::TrapFrame::POPPED,
-            rsp = const ::entry_core::TrapFrame::RSP - ::entry_core::TrapFrame::POPPED,
             frame_ss = const ::entry_core::TrapFrame::SS,
             frame_rsp = const ::entry_core::TrapFrame::RSP,
             frame_rflags = const ::entry_core::TrapFrame::RFLAGS,
             frame_cs = const ::entry_core::TrapFrame::CS,
             frame_rip = const ::entry_core::TrapFrame::RIP,
             frame_rax = const ::entry_core::TrapFrame::RAX,
-            scratch = const ::entry_core::PerCpuHeader::SCRATCH_RSP,
             user_cr3 = const ::entry_core::PerCpuHeader::USER_CR3,
             entry_stack = const ::entry_core::PerCpuHeader::ENTRY_STACK,
             user_spec_ctrl = const ::entry_core::PerCpuHeader::USER_SPEC_CTRL,
@@ -206,13 +240,8 @@ macro_rules! exit_stub {
             kpti = const O::KPTI as usize,
             verw = const O::VERW as usize,
             ibrs = const O::IBRS as usize,
-            no_stack = const ::entry_core::windows::flags::USER_RSP,
             user_tables = const ::entry_core::windows::user_cr3::<O>(),
-            user_rsp = const ::entry_core::windows::flags::USER_RSP | ::entry_core::windows::user_cr3::<O>(),
             user_gs = const ::entry_core::windows::flags::USER_GS | ::entry_core::windows::user_cr3::<O>(),
-            user_both = const ::entry_core::windows::flags::USER_GS
-                | ::entry_core::windows::flags::USER_RSP
-                | ::entry_core::windows::user_cr3::<O>(),
             user_iret = const ::entry_core::windows::flags::USER_GS
                 | ::entry_core::windows::flags::IRET
                 | ::entry_core::windows::user_cr3::<O>(),
@@ -222,4 +251,4 @@ macro_rules! exit_stub {
 
 const _: () = assert!(Leave::Sysret as u32 == 0 && Leave::Iret as u32 == 1 && Leave::Sysret32 as u32 == 1 << 31);
 
-pub(crate) use {exit_stub, leave_by, load_sysret_words, pop_thirteen};
+pub(crate) use {allow_speculation, exit_stub, iret_exit_stub, leave_by, load_sysret_words, pop_thirteen};

@@ -138,6 +138,10 @@ unsafe impl<T: Tracking> Kernel for OsKernel<T> {
     }
 
     #[inline(always)]
+    fn user_page_fault(frame: &mut TrapFrame, address: u64, entry: UserEntry) -> IrqOff {
+        exception::page_fault(frame, address, entry.into_irq_off())
+    }
+
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
         interrupt(frame, entry.into_irq_off())
     }

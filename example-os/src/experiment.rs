@@ -7,7 +7,6 @@
 //! | 0 | – | [`QUERY_ANSWER`] |
 //! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode | 0 |
 //! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
-//! | 3 | 1: an invalid opcode is skipped, as UD2; 0: it is fatal | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 5 | context tracking of this process: 0 off, 1 by transitions that save the interrupt flag, 2 by transitions that know it to be 0; with the set of stubs back to 0 | 0 |
 //! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
@@ -119,7 +118,6 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
             process.context().set_syscall_entry(entry, irq);
         }
         2 => process.set_loses_rcx_r11_in_faults(switch(argument)?),
-        3 => process.set_skips_invalid_opcode(switch(argument)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
         5 if process.context().is_split() => return Err(Errno::EINVAL),
         5 => process.context().request_tracking(form(argument)?, irq),

@@ -6,7 +6,7 @@ use crate::msr::{Register, SpecCtrl};
 use crate::percpu::{PerCpuHeader, SplitTables};
 use crate::stub::{
     kernel_exception, kernel_interrupt, move_to_thread_stack, pop_registers, push_registers, restore_rax,
-    restrict_speculation, soft_system_call, user_exception, user_interrupt,
+    restrict_speculation, soft_system_call, user_exception, user_interrupt, user_page_fault,
 };
 
 /// Offset of CS from RSP when a slot has pushed the kind word.
@@ -116,6 +116,9 @@ macro_rules! common {
                 restrict_speculation!(),
                 "mov rdi, rsp",
                 "call {user}",
+                // Why here and not in Rust: it has decided. IRET is positive.
+                "test eax, eax",
+                "jg {leave_by_iret}",
                 "jmp {leave}",
                 "int3",
                 // From the kernel: GS base was the kernel's all along, or IRETQ to user mode faulted.
@@ -148,6 +151,7 @@ macro_rules! common {
                 user = sym $user::<K>,
                 kernel = sym $kernel::<$($parameter),*>,
                 leave = sym <K::Exit as Exit>::leave::<O>,
+                leave_by_iret = sym <K::Exit as Exit>::leave_by_iret::<O>,
             )
         }
     };
@@ -156,6 +160,11 @@ macro_rules! common {
 common! {
     /// Exceptions. **Reached by** the slots of vectors 0 to 31, the paranoid ones excepted.
     exception_common, user_exception, kernel_exception<K, O>, go_on_with_user_event
+}
+
+common! {
+    /// Page faults. **Reached by** the slot of vector 14.
+    page_fault_common, user_page_fault, kernel_exception<K, O>, go_on_with_user_event
 }
 
 common! {

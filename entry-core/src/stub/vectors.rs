@@ -2,9 +2,9 @@
 
 use crate::frame::EntryKind;
 use crate::kernel::{Kernel, Options};
-use crate::stub::exception::{exception_common, interrupt_common, system_call_common};
+use crate::stub::exception::{exception_common, interrupt_common, page_fault_common, system_call_common};
 use crate::stub::paranoid::{DEBUG, DOUBLE_FAULT, MACHINE_CHECK, NMI, paranoid_common};
-use crate::vector::ERROR_CODE_MASK;
+use crate::vector::{ERROR_CODE_MASK, Vector};
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 16;
@@ -48,6 +48,9 @@ pub unsafe extern "sysv64" fn vector_stubs<K: Kernel, O: Options>() -> ! {
         ".elseif (entry_vector == {db}) || (entry_vector == {nmi}) || (entry_vector == {df}) || (entry_vector == {mc})",
         "push {kind_paranoid} + entry_vector",
         "jmp {paranoid}",
+        ".elseif entry_vector == {pf}",
+        "push {kind_exception} + entry_vector",
+        "jmp {page_fault}",
         ".elseif entry_vector < 32",
         "push {kind_exception} + entry_vector",
         "jmp {exception}",
@@ -65,11 +68,13 @@ pub unsafe extern "sysv64" fn vector_stubs<K: Kernel, O: Options>() -> ! {
         nmi = const NMI,
         df = const DOUBLE_FAULT,
         mc = const MACHINE_CHECK,
+        pf = const Vector::PAGE_FAULT.0,
         kind_int80 = const EntryKind::Int80.word(SYSTEM_CALL_VECTOR),
         kind_exception = const EntryKind::Exception.word(0),
         kind_interrupt = const EntryKind::Interrupt.word(0),
         kind_paranoid = const EntryKind::Paranoid.word(0),
         exception = sym exception_common::<K, O>,
+        page_fault = sym page_fault_common::<K, O>,
         interrupt = sym interrupt_common::<K, O>,
         system_call = sym system_call_common::<K, O>,
         paranoid = sym paranoid_common::<K, O>,

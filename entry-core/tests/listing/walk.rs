@@ -44,7 +44,12 @@ pub(crate) fn paths(start: u64, outside: &[u64]) -> Vec<Path> {
                 }
             }
             FlowControl::ConditionalBranch => {
-                open.push((instruction.near_branch_target(), path.clone()));
+                let target = instruction.near_branch_target();
+                if outside.contains(&target) {
+                    done.push(path.clone());
+                } else {
+                    open.push((target, path.clone()));
+                }
                 open.push((instruction.next_ip(), path));
             }
             FlowControl::Next | FlowControl::Call => open.push((instruction.next_ip(), path)),

@@ -58,7 +58,6 @@ fn fault_address() -> u64 {
 #[inline(always)]
 pub(super) fn from_user(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     match Vector(frame.vector()) {
-        Vector::PAGE_FAULT => page_fault(frame, irq),
         Vector::INVALID_OPCODE if current().skips_invalid_opcode() => {
             frame.set_rip(frame.rip().wrapping_add(UD2_BYTES));
             irq
@@ -67,11 +66,9 @@ pub(super) fn from_user(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
     }
 }
 
-/// Neither inlined nor called from the straight path: its saved registers would be saved for every vector.
-#[cold]
-#[inline(never)]
-fn page_fault(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-    let address = fault_address();
+/// A page fault in user mode.
+#[inline(always)]
+pub(super) fn page_fault(frame: &mut TrapFrame, address: u64, irq: IrqOff) -> IrqOff {
     let process = current();
     let resolved = resolve(address, frame.error_code(), &irq);
     if let Err(error) = resolved {

@@ -20,8 +20,6 @@ pub const SELECT_STUBS: usize = 1;
 /// Operation: how this process comes back from a page fault: 0 by IRET, 1 by SYSRET, which
 /// destroys RCX and R11.
 pub const FAULT_EXIT: usize = 2;
-/// Operation: 1 lets the #UD handler skip the two bytes of UD2, 0 makes it fatal again.
-pub const SKIP_UD2: usize = 3;
 /// Operation: runs the interrupt-flag loop in ring 0 and returns its ticks; the argument is one
 /// of [`UNTOUCHED`] and [`TOGGLED`] plus the rounds shifted left by 8.
 pub const IRQFLAG_SIMULATION: usize = 4;

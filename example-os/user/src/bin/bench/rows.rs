@@ -503,18 +503,13 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
 /// #UD from user mode, skipped by the handler.
 fn exception(bench: &Bench, row: &Row) -> Result<(), Problem> {
     bench.needs_control()?;
-    let skip = |on| {
-        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
-        done("skip UD2", unsafe { control(control::SKIP_UD2, on) })
-    };
-    skip(1)?;
-    // SAFETY: 1. the kernel skips UD2 now.
-    expect("UD2s skipped", unsafe { loops::undefined_three_times() }, 3)?;
+    // SAFETY: 1. UD2 is skipped.
+    let reached = with_null_vectors(|| unsafe { loops::undefined_three_times() })?;
+    expect("UD2s skipped", reached, 3)?;
     bench.measure(row, u64::MAX, 0, |rounds| {
-        // SAFETY: 1. rounds start at 1; 2. the kernel skips UD2 now.
-        Ok(unsafe { loops::undefined(rounds, 0, 0, 0) })
-    })?;
-    skip(0).map(drop)
+        // SAFETY: 1. rounds start at 1. 2. UD2 is skipped.
+        with_null_vectors(|| unsafe { loops::undefined(rounds, 0, 0, 0) })
+    })
 }
 
 /// A second process, which is killed at the end of the row.
