@@ -28,9 +28,11 @@ pub(super) const OWN_ENTRY: [Exception; 3] = {
 
 /// For every injector. Functions have the number of their instance: the stub sets that SYSCALL can lead to come in the
 /// order of [`Event`](super::Event).
-const ALWAYS: [Exception; 6] = {
+const ALWAYS: [Exception; 13] = {
     const NO_32_BIT: &str = "SYSRETL: the kernel has no 32-bit programs";
     const ALWAYS_SYSRET: &str = "nothing but system calls leaves by this exit, and none of them needs IRET";
+    const ALWAYS_IRET: &str = "SYSRET: no scene declares RCX and R11 dead";
+    const NOT_IN_KERNEL: &str = "no scene has a page fault in the kernel; the way is that of the other exceptions";
     [
         Exception {
             stub: Name::Any,
@@ -53,14 +55,49 @@ const ALWAYS: [Exception; 6] = {
             reason: "SYSRET: the exit of the kernel that leaves by IRET alone",
         },
         Exception {
-            stub: Name::Function("leave", 2),
-            part: Part::Taken(0),
+            stub: Name::Function("leave_by_iret", 2),
+            part: Part::All,
             reason: ALWAYS_SYSRET,
         },
         Exception {
-            stub: Name::Function("leave", 3),
-            part: Part::Taken(0),
+            stub: Name::Function("leave_by_iret", 3),
+            part: Part::All,
             reason: ALWAYS_SYSRET,
+        },
+        Exception {
+            stub: Name::Function("leave", 2),
+            part: Part::Taken(1),
+            reason: NO_32_BIT,
+        },
+        Exception {
+            stub: Name::Function("leave", 3),
+            part: Part::Taken(1),
+            reason: NO_32_BIT,
+        },
+        Exception {
+            stub: Name::Function("exception_common", 0),
+            part: Part::NotTaken(1),
+            reason: ALWAYS_IRET,
+        },
+        Exception {
+            stub: Name::Function("interrupt_common", 0),
+            part: Part::NotTaken(1),
+            reason: ALWAYS_IRET,
+        },
+        Exception {
+            stub: Name::Function("system_call_common", 0),
+            part: Part::NotTaken(1),
+            reason: ALWAYS_IRET,
+        },
+        Exception {
+            stub: Name::Function("page_fault_common", 0),
+            part: Part::NotTaken(1),
+            reason: ALWAYS_IRET,
+        },
+        Exception {
+            stub: Name::Function("page_fault_common", 0),
+            part: Part::Taken(0),
+            reason: NOT_IN_KERNEL,
         },
     ]
 };
@@ -132,7 +169,7 @@ const NMI_ON_BOCHS: [Exception; 2] = {
         },
         Exception {
             stub: Name::Function("exception_common", 0),
-            part: Part::NotTaken(1),
+            part: Part::NotTaken(2),
             reason: REASON,
         },
     ]
