@@ -21,7 +21,7 @@ use entry_core::msr::{Cpu, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::percpu::{EntryStack, IstStack};
 use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
-use entry_core::stub::{LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor};
+use entry_core::stub::{self, LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor};
 use entry_core::tss::TaskStateSegment;
 use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
 use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
@@ -302,25 +302,19 @@ impl SyscallEntry {
     /// The stub with a lean frame. Neither it nor its exits have a place for CLAC, so it suits every CPU.
     #[must_use]
     pub(crate) fn lean<K: LeanKernel>() -> Self {
-        #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
-        let stub = syscall_entry_lean::<K, Baseline> as *const () as u64;
-        Self::untracked(stub)
+        Self::untracked(stub::address(syscall_entry_lean::<K, Baseline>))
     }
 
     /// The stub that zeroes registers. It suits every CPU, as above.
     #[must_use]
     pub(crate) fn clearing<K: Kernel>() -> Self {
-        #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
-        let stub = syscall_entry::<K, Clearing> as *const () as u64;
-        Self::untracked(stub)
+        Self::untracked(stub::address(syscall_entry::<K, Clearing>))
     }
 
     /// The stub that calls nothing, for measuring.
     #[must_use]
     pub(crate) fn floor() -> Self {
-        #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
-        let stub = syscall_floor as *const () as u64;
-        Self::untracked(stub)
+        Self::untracked(stub::address(syscall_floor))
     }
 
     /// The value for `IA32_LSTAR`.

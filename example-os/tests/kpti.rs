@@ -15,12 +15,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use entry_core::TrapFrame;
 use entry_core::vector::Vector;
+use example_os::archive::Archive;
 use example_os::device::apic;
 use example_os::entry::{self, LAYOUT, PerCpu, TIMER_VECTOR};
 use example_os::memory::table::{ENTRIES, Entry, Flags, Slot, entry_bytes, twin};
 use example_os::memory::{AddressSpace, Frame, KERNEL_BASE, KernelStack, kernel};
-use example_os::process::WaitStatus;
 use example_os::process::signal::Signal;
+use example_os::process::{self, WaitStatus};
+use example_os::{boot, elf};
 use program::{Machine, program};
 use x86_64::instructions::tables;
 
@@ -76,7 +78,7 @@ fn for_each_page(root: Frame, page: &mut impl FnMut(u64, Entry)) {
         // SAFETY: the root table is that of a live space, which nobody changes meanwhile.
         let entry = unsafe { Slot::new(root, index) }.read();
         if entry.is_present() {
-            let address = u64::MAX << 48 | index as u64 * entry_bytes(4);
+            let address = (u64::MAX << 48) | (index as u64 * entry_bytes(4));
             walk(entry.frame(), 3, address, page);
         }
     }
@@ -171,7 +173,7 @@ example_os::tests! { Machine;
     }
 
     fn kernel_is_present_without_and_absent_with_them(machine) {
-        let text = nothing as fn() as usize as u64;
+        let text = nothing as *const () as u64;
         let stack = KernelStack::new().unwrap();
         let data = (&raw const NMIS).addr() as u64;
         for address in [text, data, stack.top() - 8, example_os::memory::DIRECT_MAP] {
@@ -240,6 +242,26 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(code), FINE);
     }
 
+    fn whole_programs_run(machine) {
+        let archive = Archive::new(boot::info().archive.unwrap());
+        hidden(machine, true);
+        for (path, arguments) in [
+            ("bin/hello", &[&b"hello"[..]][..]),
+            ("bin/pingpong", &[b"pingpong", b"50"]),
+            ("bin/yield2", &[b"yield2", b"50"]),
+            ("bin/zeropage", &[b"zeropage", b"1", b"1"]),
+        ] {
+            let file = archive.find(path).unwrap().unwrap();
+            let mut space = AddressSpace::new().unwrap();
+            let image = elf::load(&mut space, file).unwrap();
+            let rsp = elf::build_stack(&mut space, &image, arguments, &[]).unwrap();
+            let frame = entry::first_frame(image.entry, rsp);
+            let pid = process::start(path, space, &frame, &machine.irq).unwrap();
+            assert_eq!(machine.finish(pid), Some(FINE), "{path}");
+        }
+        hidden(machine, false);
+    }
+
     fn timer_interrupts_are_taken_on_the_entry_stack(machine) {
         let code = program!(
             "mov rbx, 1", "mov r15, 2", "mov rax, 3", "mov rcx, 100000000", "4:", "dec rcx", "jnz 4b",
@@ -299,6 +321,5 @@ example_os::tests! { Machine;
 }
 
 /// Some text of the kernel that is no stub.
-fn nothing() {
-    core::hint::black_box(());
-}
+#[inline(never)]
+const fn nothing() {}

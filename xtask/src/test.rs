@@ -4,15 +4,18 @@ use crate::boot_test;
 use crate::build::{self, Profile};
 use crate::error::{Error, Result};
 use crate::host_test;
-use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine};
+use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU};
 use crate::run::model;
 use crate::setup::{Need, Setup};
 use crate::workspace::Workspace;
 
+/// Images whose stubs depend on what the CPU has: they boot on a model that has next to nothing, too.
+const ON_A_PLAIN_CPU_TOO: [&str; 4] = ["entry_exceptions", "entry_user", "kpti", "nested"];
+
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Images boot on an Intel and on an AMD model, or only on the one that --cpu names.
+Images boot on an Intel and on an AMD model, some on one without SMAP, or only on the one that --cpu names.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {
     /// Only tests whose name contains this; the name of an image takes all its tests
@@ -65,7 +68,8 @@ fn images(workspace: &Workspace, setup: &mut Setup, args: &Args) -> Result<Count
     let qemu = setup.require_qemu()?;
     let (accel, why) = machine::choose(args.machine.accel)?;
     let mut models = vec![model(&args.machine, accel, &qemu)?];
-    if args.machine.cpu.is_none() && accel == Accel::Tcg {
+    let are_usual = args.machine.cpu.is_none() && accel == Accel::Tcg;
+    if are_usual {
         models = vec![DEFAULT_CPU.to_owned(), AMD_CPU.to_owned()];
     }
     eprintln!("booting on {accel:?} ({why})");
@@ -84,7 +88,9 @@ fn images(workspace: &Workspace, setup: &mut Setup, args: &Args) -> Result<Count
         } else {
             built.archive.clone()
         };
-        for cpu in &models {
+        let is_entry = are_usual && ON_A_PLAIN_CPU_TOO.contains(&name.as_str());
+        let plain = is_entry.then(|| PLAIN_CPU.to_owned());
+        for cpu in models.iter().chain(&plain) {
             let machine = Machine {
                 qemu: qemu.clone(),
                 accel,

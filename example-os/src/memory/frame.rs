@@ -143,7 +143,7 @@ impl Frames {
     }
 
     /// Puts a frame on the list that nobody uses.
-    fn put(&mut self, frame: Frame) {
+    const fn put(&mut self, frame: Frame) {
         // SAFETY: nobody else uses the frame.
         unsafe { frame.pointer().cast::<u64>().write(self.list) };
         self.list = frame.0;
