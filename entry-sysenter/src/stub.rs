@@ -456,26 +456,23 @@ const fn code32<K: Kernel>() -> u16 {
 
 /// The address of [`sysenter64_entry`].
 #[must_use]
-#[expect(clippy::fn_to_numeric_cast_any, reason = "the address is what the CPU is told")]
 pub fn entry64<K: Kernel, A: Arrival, O: Options>() -> EntryAddress<A> {
     // SAFETY: the stub is made for `A`, and for registers and flags as the user left them.
-    unsafe { EntryAddress::new(sysenter64_entry::<K, A, O> as *const () as u64) }
+    unsafe { EntryAddress::new(entry_core::stub::address(sysenter64_entry::<K, A, O>)) }
 }
 
 /// The address of [`sysenter32_entry`].
 #[must_use]
-#[expect(clippy::fn_to_numeric_cast_any, reason = "the address is what the CPU is told")]
 pub fn entry32<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
     // SAFETY: the stub is made for `A`, and for registers and flags as the user left them.
-    unsafe { EntryAddress::new(sysenter32_entry::<K, A, O> as *const () as u64) }
+    unsafe { EntryAddress::new(entry_core::stub::address(sysenter32_entry::<K, A, O>)) }
 }
 
 /// The address of [`sysenter_entry`].
 #[must_use]
-#[expect(clippy::fn_to_numeric_cast_any, reason = "the address is what the CPU is told")]
 pub fn entry<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
     // SAFETY: the stub is made for `A`, and for registers and flags as the user left them.
-    unsafe { EntryAddress::new(sysenter_entry::<K, A, O> as *const () as u64) }
+    unsafe { EntryAddress::new(entry_core::stub::address(sysenter_entry::<K, A, O>)) }
 }
 
 /// Whether a #DB in the kernel at `rip` with DR6.BS set is a single step that the *user* armed before SYSENTER.

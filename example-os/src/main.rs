@@ -12,7 +12,9 @@ use example_os::{boot, entry, process};
 extern "Rust" fn kernel_main() -> ! {
     let info = boot::info();
     let Some(archive) = info.archive else {
-        finish(Outcome::BadBoot(format_args!("no archive of user programs; pass one as the first module")))
+        finish(Outcome::BadBoot(format_args!(
+            "no archive of user programs; pass one as the first module"
+        )))
     };
     let archive = Archive::new(archive);
     let irq = entry::install();
@@ -22,7 +24,11 @@ extern "Rust" fn kernel_main() -> ! {
     if info.command_line.split(' ').any(|word| word == "sweep") {
         // The stubs under test are those of the image that is timed.
         let is_good = Sweep::new(&archive, irq).run_all();
-        finish(if is_good { Outcome::Success } else { Outcome::TestsFailed });
+        finish(if is_good {
+            Outcome::Success
+        } else {
+            Outcome::TestsFailed
+        });
     }
     if let Err(error) = process::spawn_init(info.command_line, &archive) {
         finish(Outcome::BadBoot(format_args!("{error}")));

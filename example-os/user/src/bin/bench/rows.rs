@@ -136,13 +136,21 @@ pub(crate) const ROWS: &[Row] = &[
         name: "tracking/null/irqsave",
         overhead: 3,
         operations: 1,
-        run: |bench, row| tracked(bench, control::TRACKING_IRQ_SAVE, || null_call(bench, row, control::STUBS_NULL_FULL)),
+        run: |bench, row| {
+            tracked(bench, control::TRACKING_IRQ_SAVE, || {
+                null_call(bench, row, control::STUBS_NULL_FULL)
+            })
+        },
     },
     Row {
         name: "tracking/null/irqsoff",
         overhead: 3,
         operations: 1,
-        run: |bench, row| tracked(bench, control::TRACKING_IRQS_OFF, || null_call(bench, row, control::STUBS_NULL_FULL)),
+        run: |bench, row| {
+            tracked(bench, control::TRACKING_IRQS_OFF, || {
+                null_call(bench, row, control::STUBS_NULL_FULL)
+            })
+        },
     },
     Row {
         name: "tracking/kill-winch/off",
