@@ -78,6 +78,16 @@ impl IrqOff {
 }
 
 impl IrqOn {
+    /// States that interrupts are on.
+    ///
+    /// # Safety
+    ///
+    /// 1. The kernel may be interrupted here: GS base and RSP are the kernel's, and no [`IrqOff`] exists on this CPU.
+    #[inline(always)]
+    pub const unsafe fn assume() -> Self {
+        Self(PhantomData)
+    }
+
     /// Executes CLI.
     ///
     /// # Source

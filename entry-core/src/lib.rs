@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod frame;
 mod guard;
 pub mod irq;
+pub mod irqs_on;
 pub mod kernel;
 pub mod msr;
 pub mod percpu;

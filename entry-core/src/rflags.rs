@@ -120,7 +120,7 @@ impl From<Rflags> for RFlags {
 pub struct FlagMask(Rflags);
 
 impl FlagMask {
-    const REQUIRED_FLAGS: Rflags = Rflags::ARITHMETIC
+    pub(crate) const REQUIRED_FLAGS: Rflags = Rflags::ARITHMETIC
         .union(required(guard!("mask-trap", true), Rflags::TRAP))
         .union(required(guard!("mask-interrupt", true), Rflags::INTERRUPT_ENABLE))
         .union(required(guard!("mask-direction", true), Rflags::DIRECTION))

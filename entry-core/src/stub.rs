@@ -16,6 +16,7 @@
 mod compat;
 mod exception;
 mod floor;
+mod irqs_on;
 mod lean;
 mod paranoid;
 mod select;
@@ -24,10 +25,11 @@ mod vectors;
 
 pub use compat::syscall_compat_entry;
 pub use floor::syscall_floor;
+pub use irqs_on::{IrqsOnKernel, IrqsOnStubs, syscall_entry_irqs_on};
 pub use lean::{LeanKernel, LeanResult, syscall_entry_lean};
 pub use select::{NoStubSet, Requirements};
 pub use syscall::syscall_entry;
-pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs};
+pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs, vector_stubs_irqs_on};
 
 use crate::frame::TrapFrame;
 use crate::irq::{IrqOff, UserEntry, UserReturn};

@@ -22,6 +22,8 @@ pub mod flags {
     pub const USER_FLAGS: u32 = 1 << 3;
     /// CR3 selects the user's tables, in stubs with [`Options::KPTI`](crate::kernel::Options::KPTI).
     pub const USER_CR3: u32 = 1 << 4;
+    /// Maskable interrupts may arrive: only in stubs for [`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry).
+    pub const IRQS_ON: u32 = 1 << 5;
 }
 
 /// Emits a window record: from a numeric label behind to a numeric label ahead or behind, with flags from [`flags`]
@@ -43,6 +45,32 @@ macro_rules! entry_window {
             ".long ",
             $flags,
             "\n",
+            ".long 0\n",
+            ".popsection"
+        )
+    };
+}
+
+/// As [`entry_window!`](crate::entry_window), for a window that is left for a numeric label behind if an interrupt in it
+/// leaves work: see [`Window::restart`].
+#[macro_export]
+macro_rules! entry_restart_window {
+    ($start:literal, $end:literal, $flags:literal, $restart:literal) => {
+        concat!(
+            ".pushsection entry_windows,\"aR\",@progbits\n",
+            ".balign 4\n",
+            ".long ",
+            $start,
+            " - .\n",
+            ".long ",
+            $end,
+            " - .\n",
+            ".long ",
+            $flags,
+            "\n",
+            ".long ",
+            $restart,
+            " - .\n",
             ".popsection"
         )
     };
@@ -61,6 +89,8 @@ pub struct Window {
     start: i32,
     end: i32,
     flags: u32,
+    /// 0 if there is none.
+    restart: i32,
 }
 
 impl Window {
@@ -82,6 +112,14 @@ impl Window {
         self.flags
     }
 
+    /// Where an exit begins that tests for work: an interrupt in the window which leaves some goes back to it, with RSP at the
+    /// frame and the kernel's GS base, or the work would wait for the next entry.
+    #[must_use]
+    pub fn restart(&self) -> Option<u64> {
+        let word = core::ptr::from_ref(&self.restart).addr() as u64;
+        (self.restart != 0).then(|| word.wrapping_add_signed(i64::from(self.restart)))
+    }
+
     /// Whether `rip` is the address of an instruction in this window.
     #[must_use]
     pub fn contains(&self, rip: u64) -> bool {
@@ -96,6 +134,7 @@ static NONE: Window = Window {
     start: 0,
     end: -4,
     flags: 0,
+    restart: 0,
 };
 
 unsafe extern "C" {

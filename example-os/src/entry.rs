@@ -7,7 +7,7 @@
 
 mod exception;
 pub mod percpu;
-pub mod tracking;
+pub mod variant;
 
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -17,14 +17,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use entry_core::address::{UserLimit, Width};
 use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, Options, WithSmap};
-use entry_core::msr::{Cpu, FsBase, GsBase, KernelGsBase, Register};
+use entry_core::irqs_on::InterruptsOnEntry;
+use entry_core::msr::{Cpu, Fmask, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::percpu::{EntryStack, IstStack};
 use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
-use entry_core::stub::{self, LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor};
+use entry_core::stub::{
+    self, IrqsOnKernel, IrqsOnStubs, LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor,
+};
 use entry_core::tss::TaskStateSegment;
 use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
-use entry_core::{Exit, IrqOff, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
+use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
@@ -34,7 +37,8 @@ use x86_64::structures::gdt::SegmentSelector;
 
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
-use self::tracking::Track;
+use self::variant::Track;
+use crate::boot;
 use crate::device::apic;
 use crate::experiment;
 use crate::memory::kernel;
@@ -71,7 +75,14 @@ static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([
 static SPLIT_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static NULL_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
+static IO_PRIVILEGE_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
+static IRQS_ON_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
 static TRACKED_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
+
+/// What `IA32_FMASK` holds with [`IRQS_ON_IDT`].
+static IRQS_ON_MASK: Late<Fmask> = Late(UnsafeCell::new(Fmask::new(FlagMask::REQUIRED)));
+
+static INTERRUPT_STACK: IstStack<IST_BYTES> = IstStack::new();
 
 #[unsafe(link_section = ".data.entry")]
 static ENTRY_STACK: EntryStack<ENTRY_STACK_BYTES> = EntryStack::new();
@@ -112,15 +123,23 @@ impl Rules for UserRules {
     const RULES: RuleSet = RuleSet::new(&LAYOUT, UserLimit::HIGHEST_48, Width::Bits48);
 }
 
-/// The kernel, as the stubs see it. `T` is told of the border to user mode: see [`tracking`].
+/// As [`UserRules`], with leave for IOPL 3 and so for IF = 0.
 #[derive(Debug)]
-pub struct OsKernel<T = NoTracking>(PhantomData<T>);
+pub struct IoRules;
+
+impl Rules for IoRules {
+    const RULES: RuleSet = UserRules::RULES.with_io_privilege();
+}
+
+/// The kernel, as the stubs see it: `T` is told of the border to user mode, `R` is what may cross it. See [`variant`].
+#[derive(Debug)]
+pub struct OsKernel<T = NoTracking, R = UserRules>(PhantomData<(T, R)>);
 
 // SAFETY: 1. `install` loads the GDT of `LAYOUT` and computes the MSRs from it. 2. `install` sets GS base to a bound
 // header; the scheduler sets stack and RSP0 together at each switch. 3. `install` binds four stacks. 4. The target
 // x86_64-unknown-none has neither a red zone nor SSE.
-unsafe impl<T: Tracking> Kernel for OsKernel<T> {
-    type Exit = SysretOrIret<UserRules>;
+unsafe impl<T: Tracking, R: Rules> Kernel for OsKernel<T, R> {
+    type Exit = SysretOrIret<R>;
     type Tracking = T;
     const LAYOUT: SegmentLayout = LAYOUT;
 
@@ -143,7 +162,9 @@ unsafe impl<T: Tracking> Kernel for OsKernel<T> {
     }
 
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        interrupt(frame, entry.into_irq_off())
+        let irq = entry.into_irq_off();
+        interrupt(frame, &irq);
+        irq
     }
 
     fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
@@ -151,7 +172,8 @@ unsafe impl<T: Tracking> Kernel for OsKernel<T> {
     }
 
     fn kernel_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        interrupt(frame, irq)
+        interrupt(frame, &irq);
+        irq
     }
 
     fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
@@ -163,9 +185,9 @@ unsafe impl<T: Tracking> Kernel for OsKernel<T> {
     }
 
     fn work(frame: &mut TrapFrame, mut irq: IrqOff) -> IrqOff {
-        if let Some(form) = current().context().take_requested_tracking() {
+        if let Some(variant) = current().context().take_requested_variant() {
             // SAFETY: work is called with the frame at the top of the current process's stack; nothing is left to do here.
-            unsafe { tracking::change(form, frame, irq) };
+            unsafe { variant::change(variant, frame, irq) };
         }
         let needs_reschedule = PerCpu::current(&irq).take_work();
         if let Some(signal) = current().pending_signal() {
@@ -183,23 +205,37 @@ unsafe impl<T: Tracking> Kernel for OsKernel<T> {
     }
 }
 
+impl IrqsOnKernel for OsKernel {
+    #[inline(always)]
+    fn syscall_irqs_on(frame: &mut TrapFrame, irq: IrqOn) -> IrqOn {
+        let (answer, irq) = syscall::dispatch(frame, irq);
+        frame.set_return_value(answer.bits());
+        irq
+    }
+
+    fn window_interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
+        interrupt(frame, irq);
+    }
+}
+
 /// A maskable interrupt, whatever it interrupted. In the kernel nothing is switched: the flag that is set here is seen
 /// at the next return to user mode. The one that is measured comes first.
-fn interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+#[inline(always)]
+fn interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
     if frame.vector() != EXPERIMENT_VECTOR {
-        return other_interrupt(frame, irq);
+        other_interrupt(frame, irq);
+        return;
     }
     apic::eoi();
-    PerCpu::current(&irq).count_tick();
-    irq
+    PerCpu::current(irq).count_tick();
 }
 
 #[inline(never)]
-fn other_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+fn other_interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
     match frame.vector() {
         TIMER_VECTOR => {
             apic::eoi();
-            let cpu = PerCpu::current(&irq);
+            let cpu = PerCpu::current(irq);
             cpu.count_tick();
             cpu.request_reschedule();
         }
@@ -207,7 +243,6 @@ fn other_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
         vector if LEGACY_SPURIOUS.contains(&vector) => {}
         _ => exception::stray_interrupt(frame),
     }
-    irq
 }
 
 /// The tables of vectors there are. The CPU has that of the process that runs.
@@ -222,6 +257,10 @@ pub(crate) enum Vectors {
     Tracked,
     /// That of [`OsKernel`] hidden from user mode.
     Split,
+    /// That of [`OsKernel`] for programs with IOPL 3.
+    IoPrivilege,
+    /// That of [`OsKernel`] with interrupts on at SYSCALL, which goes with a mask of its own.
+    IrqsOn,
 }
 
 impl Vectors {
@@ -232,7 +271,9 @@ impl Vectors {
             0 => Self::Normal,
             1 => Self::Null,
             2 => Self::Tracked,
-            _ => Self::Split,
+            3 => Self::Split,
+            4 => Self::IoPrivilege,
+            _ => Self::IrqsOn,
         }
     }
 
@@ -242,6 +283,8 @@ impl Vectors {
             Self::Null => &NULL_IDT,
             Self::Tracked => &TRACKED_IDT,
             Self::Split => &SPLIT_IDT,
+            Self::IoPrivilege => &IO_PRIVILEGE_IDT,
+            Self::IrqsOn => &IRQS_ON_IDT,
         }
     }
 }
@@ -288,6 +331,12 @@ impl SyscallEntry {
     pub(crate) fn tracked<K: Kernel>() -> Self {
         const { assert!(K::Tracking::ENABLED, "the vectors are tracked") };
         Self::new(stubs::<K>().syscall, Vectors::Tracked)
+    }
+
+    /// The stub of a kernel with interrupts on.
+    #[must_use]
+    pub(crate) fn irqs_on<K: IrqsOnKernel>() -> Self {
+        Self::new(irqs_on_stubs::<K>().syscall, Vectors::IrqsOn)
     }
 
     const fn untracked(address: u64) -> Self {
@@ -379,6 +428,15 @@ pub(crate) fn abandon_nmi(irq: &IrqOff) {
     let _top = NMI_STACK.bind(unsafe { &*header });
 }
 
+/// The stubs of `K` with interrupts on that suit this CPU.
+fn irqs_on_stubs<K: IrqsOnKernel>() -> IrqsOnStubs {
+    if boot::cpu::features().smap {
+        IrqsOnStubs::of::<K, WithSmap>()
+    } else {
+        IrqsOnStubs::of::<K, Baseline>()
+    }
+}
+
 /// The address of the first of the 256 slots that the IDT points at.
 pub(crate) fn vector_stubs() -> u64 {
     vectors_of::<OsKernel>()
@@ -427,7 +485,7 @@ unsafe extern "sysv64" fn first_run() -> ! {
 unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
-    let leave = tracking::return_of(current().context().tracking());
+    let leave = variant::return_of(current().context().variant());
     // SAFETY: 1. condition 1. 2. The scheduler runs with kernel GS, on a CPU that `install` has set up.
     unsafe { leave(frame, irq) }
 }
@@ -484,6 +542,7 @@ fn give_stacks(task_state: &mut TaskStateSegment) {
     task_state.set_ist(Ist::Ist2, NMI_STACK.top());
     task_state.set_ist(Ist::Ist3, DOUBLE_FAULT_STACK.top());
     task_state.set_ist(Ist::Ist4, MACHINE_CHECK_STACK.top());
+    task_state.set_ist(Ist::Ist5, INTERRUPT_STACK.top());
     if let Err(error) = task_state.check(Width::Bits48) {
         panic!("task-state segment: {error}");
     }
@@ -538,11 +597,24 @@ unsafe fn fill_vectors() {
         (&NULL_IDT, experiment::null_vectors()),
         (&TRACKED_IDT, vectors_of::<OsKernel<Track>>()),
         (&SPLIT_IDT, split_stubs::<OsKernel>().vectors),
+        (&IO_PRIVILEGE_IDT, vectors_of::<OsKernel<NoTracking, IoRules>>()),
     ] {
         let table = vectors(stubs);
         // SAFETY: condition 1, and the tables differ.
         let _filled = unsafe { place.fill(|idt| *idt = table) };
     }
+    let slots = irqs_on_stubs::<OsKernel>().vectors;
+    let mut table = vectors(slots);
+    table.set_interrupt_stack(Ist::Ist5);
+    // SAFETY: 1. and 2. `select_vectors` changes the mask with the table, and `PerCpu::take_syscall_entry` the address, both
+    // with interrupts off. 3. All kernels here share layout, stacks and exit. 4. The TSS has one. 5. The scheduler demands
+    // the proof by value or `&mut`. 6. The linker script keeps it.
+    let allowed = unsafe { InterruptsOnEntry::new(&table, slots) };
+    let allowed = allowed.unwrap_or_else(|error| panic!("IDT with interrupts on: {error}"));
+    // SAFETY: condition 1.
+    let _filled = unsafe { IRQS_ON_IDT.fill(|idt| *idt = table) };
+    // SAFETY: condition 1.
+    let _filled = unsafe { IRQS_ON_MASK.fill(|mask| *mask = allowed.mask()) };
 }
 
 /// # Safety
@@ -557,8 +629,17 @@ unsafe fn load_vectors(table: &'static Late<Idt>) {
     unsafe { idt.load() };
 }
 
-/// Gives this CPU a table of vectors, for [`PerCpu`], which remembers it.
+/// Gives this CPU a table of vectors and the mask that goes with it, for [`PerCpu`], which remembers it.
 fn select_vectors(vectors: Vectors) {
+    let mask = if vectors == Vectors::IrqsOn {
+        // SAFETY: nobody writes the mask after `fill_vectors`.
+        unsafe { *IRQS_ON_MASK.0.get() }
+    } else {
+        Fmask::new(FlagMask::REQUIRED)
+    };
+    // SAFETY: 1. this is the kernel. 2. All x86-64 CPUs have it. 3. It goes with the table that follows, and no interrupt or
+    // SYSCALL comes in between.
+    unsafe { mask.write(&mut Cpu) };
     // SAFETY: 1. and 2. `PerCpu` is reached with an `IrqOff`, which nobody has before `install` has done both.
     unsafe { load_vectors(vectors.table()) };
 }

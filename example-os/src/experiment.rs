@@ -5,7 +5,7 @@
 //! | operation | argument | result |
 //! |---|---|---|
 //! | 0 | – | [`QUERY_ANSWER`] |
-//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode | 0 |
+//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode, 7 null call with interrupts left on, 8 the kernel proper with interrupts left on | 0 |
 //! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 5 | context tracking of this process: 0 off, 1 by transitions that save the interrupt flag, 2 by transitions that know it to be 0; with the set of stubs back to 0 | 0 |
@@ -13,6 +13,7 @@
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
 //! | 8 | 1: INT 0x80 does nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
 //! | 9 | nanoseconds from one timer interrupt to the next, which are counted and lead to nothing else; 0: none comes | 0 |
+//! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
@@ -24,11 +25,11 @@ use core::arch::asm;
 use core::marker::PhantomData;
 
 use context_tracking::IrqSaved;
-use entry_core::stub::{LeanKernel, LeanResult};
+use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{IretOnly, Refusal, SysretOrIret};
 
-use crate::entry::tracking::{Form, Track, entry_of};
+use crate::entry::variant::{Variant, Track, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
 use crate::process::current;
 use crate::syscall::{Answer, Errno};
@@ -97,6 +98,18 @@ impl<E: Exit<Refusal = Refusal>> LeanKernel for NullKernel<E> {
     }
 }
 
+impl IrqsOnKernel for NullKernel<SysretOrIret<UserRules>> {
+    #[inline(always)]
+    fn syscall_irqs_on(frame: &mut TrapFrame, irq: IrqOn) -> IrqOn {
+        frame.set_return_value(0);
+        irq
+    }
+
+    fn window_interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
+        <OsKernel as IrqsOnKernel>::window_interrupt(frame, irq);
+    }
+}
+
 /// The first of the 256 slots of the kernel whose INT 0x80 does nothing.
 pub(crate) fn null_vectors() -> u64 {
     entry::vectors_of::<NullKernel<SysretOrIret<UserRules>>>()
@@ -114,19 +127,23 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
     match operation {
         0 => return Ok(QUERY_ANSWER),
         1 => {
-            let entry = stub_set_in(process.context().tracking(), argument)?;
+            let entry = stub_set_in(process.context().variant(), argument)?;
             process.context().set_syscall_entry(entry, irq);
         }
         2 => process.set_loses_rcx_r11_in_faults(switch(argument)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
-        5 if process.context().is_split() => return Err(Errno::EINVAL),
-        5 => process.context().request_tracking(form(argument)?, irq),
+        5 | 11 if process.context().is_split() => return Err(Errno::EINVAL),
+        5 => process.context().request_variant(tracked_variant(argument)?, irq),
         6 => return read_counter(argument, irq),
         7 if switch(argument)? => entry::stop_timer(irq),
         7 => entry::start_timer(irq),
-        8 if process.context().tracking() != Form::Off || process.context().is_split() => return Err(Errno::EINVAL),
+        8 if process.context().syscall_entry().vectors() != Vectors::Normal => return Err(Errno::EINVAL),
         8 => select_null_vectors(switch(argument)?, irq),
         9 if argument == 0 => entry::stop_timer(irq),
+        11 => {
+            let variant = if switch(argument)? { Variant::IoPrivilege } else { Variant::Plain };
+            process.context().request_variant(variant, irq);
+        }
         9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),
         _ => return Err(Errno::EINVAL),
     }
@@ -141,11 +158,11 @@ const fn switch(argument: u64) -> Result<bool, Errno> {
     }
 }
 
-const fn form(number: u64) -> Result<Form, Errno> {
+const fn tracked_variant(number: u64) -> Result<Variant, Errno> {
     match number {
-        0 => Ok(Form::Off),
-        1 => Ok(Form::IrqSaved),
-        2 => Ok(Form::IrqOff),
+        0 => Ok(Variant::Plain),
+        1 => Ok(Variant::IrqSaved),
+        2 => Ok(Variant::IrqOff),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -156,15 +173,15 @@ fn select_null_vectors(is_null: bool, irq: &IrqOff) {
     PerCpu::current(irq).select_vectors(vectors, irq);
 }
 
-/// What SYSCALL leads to with a set of stubs, in a process that is tracked in the form given.
-fn stub_set_in(form: Form, number: u64) -> Result<SyscallEntry, Errno> {
-    match (number, form) {
-        (_, Form::Off) => stub_set(number),
-        (0, _) => Ok(entry_of(form)),
-        (1, Form::IrqSaved) => Ok(SyscallEntry::tracked::<
+/// What SYSCALL leads to with a set of stubs, in a process with this variant of the kernel's.
+fn stub_set_in(variant: Variant, number: u64) -> Result<SyscallEntry, Errno> {
+    match (number, variant) {
+        (_, Variant::Plain) => stub_set(number),
+        (0, _) => Ok(entry_of(variant)),
+        (1, Variant::IrqSaved) => Ok(SyscallEntry::tracked::<
             NullKernel<SysretOrIret<UserRules>, IrqSaved<Track>>,
         >()),
-        (1, Form::IrqOff) => Ok(SyscallEntry::tracked::<NullKernel<SysretOrIret<UserRules>, Track>>()),
+        (1, Variant::IrqOff) => Ok(SyscallEntry::tracked::<NullKernel<SysretOrIret<UserRules>, Track>>()),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -179,6 +196,8 @@ pub(crate) fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
         4 => Ok(SyscallEntry::clearing::<NullKernel<SysretOrIret<UserRules>>>()),
         5 => Ok(SyscallEntry::floor()),
         6 => Ok(SyscallEntry::split::<NullKernel<SysretOrIret<UserRules>>>()),
+        7 => Ok(SyscallEntry::irqs_on::<NullKernel<SysretOrIret<UserRules>>>()),
+        8 => Ok(SyscallEntry::irqs_on::<OsKernel>()),
         _ => Err(Errno::EINVAL),
     }
 }

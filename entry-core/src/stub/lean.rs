@@ -69,7 +69,7 @@ impl LeanResult {
 /// Flags with which SYSRET either restores something else or reaches something it must not: a lean frame that has one of
 /// them set goes by the full frame and the decision there.
 #[expect(clippy::cast_possible_truncation, reason = "flags have 32 bits")]
-const NOT_LEAN: u32 = (Rflags::TRAP.bits()
+pub(super) const NOT_LEAN: u32 = (Rflags::TRAP.bits()
     | Rflags::IO_PRIVILEGE_LEVEL.bits()
     | Rflags::NESTED_TASK.bits()
     | Rflags::RESUME.bits()
@@ -78,7 +78,7 @@ const NOT_LEAN: u32 = (Rflags::TRAP.bits()
     | Rflags::VIRTUAL_INTERRUPT_PENDING.bits()) as u32;
 
 /// Bit of RIP that is set in the first address after the lower canonical half.
-const FIRST_NON_USER_BIT: u32 = 47;
+pub(super) const FIRST_NON_USER_BIT: u32 = 47;
 
 /// SYSCALL from 64-bit code with a lean frame of ten words.
 ///

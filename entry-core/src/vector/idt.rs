@@ -315,6 +315,22 @@ impl Idt {
         }
     }
 
+    /// Gives all vectors from 32 on one stack of the interrupt stack table, which a CPU with interrupts on at SYSCALL
+    /// demands ([`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry)). To be called last: gates that are set later have
+    /// none.
+    #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
+    pub const fn set_interrupt_stack(&mut self, ist: Ist) {
+        let mut vector = Vector::FIRST_INTERRUPT.0;
+        loop {
+            let gate = &mut self.gates[vector as usize];
+            gate.low = gate.low & !(7 << 32) | (ist.number() as u64) << 32;
+            if vector == u8::MAX {
+                return;
+            }
+            vector += 1;
+        }
+    }
+
     /// A gate.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]

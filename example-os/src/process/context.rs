@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use entry_core::IrqOff;
 
-use crate::entry::tracking::Form;
+use crate::entry::variant::Variant;
 use crate::entry::{PerCpu, SyscallEntry, Vectors};
 use crate::memory::{USER_LIMIT, kernel};
 use crate::syscall::Errno;
 
-/// The value of no [`Form`].
+/// The value of no [`Variant`].
 const NO_REQUEST: u8 = u8::MAX;
 
 /// What a switch loads.
@@ -27,10 +27,10 @@ pub struct Context {
     pub(super) syscall_entry: AtomicU64,
     /// The vectors that go with it.
     pub(super) vectors: AtomicU8,
-    /// The form in which the process is tracked, a [`Form`].
-    tracking: AtomicU8,
-    /// The form to be taken at the next exit, or [`NO_REQUEST`].
-    requested_tracking: AtomicU8,
+    /// Of the kernel's stubs, a [`Variant`].
+    variant: AtomicU8,
+    /// The variant to be taken at the next exit, or [`NO_REQUEST`].
+    requested_variant: AtomicU8,
 }
 
 impl Context {
@@ -44,8 +44,8 @@ impl Context {
             gs_base: AtomicU64::new(0),
             syscall_entry: AtomicU64::new(0),
             vectors: AtomicU8::new(0),
-            tracking: AtomicU8::new(Form::Off as u8),
-            requested_tracking: AtomicU8::new(NO_REQUEST),
+            variant: AtomicU8::new(Variant::Plain as u8),
+            requested_variant: AtomicU8::new(NO_REQUEST),
         }
     }
 
@@ -117,37 +117,37 @@ impl Context {
     }
 
     /// What [`Context::set_syscall_entry`] set.
-    pub(super) fn syscall_entry(&self) -> SyscallEntry {
+    pub(crate) fn syscall_entry(&self) -> SyscallEntry {
         let vectors = Vectors::from_number(self.vectors.load(Ordering::Relaxed));
         SyscallEntry::new(self.syscall_entry.load(Ordering::Relaxed), vectors)
     }
 
-    /// The form in which the process is tracked.
+    /// The variant of the kernel's stubs that the process has.
     #[must_use]
-    pub fn tracking(&self) -> Form {
-        Form::from_number(self.tracking.load(Ordering::Relaxed))
+    pub fn variant(&self) -> Variant {
+        Variant::from_number(self.variant.load(Ordering::Relaxed))
     }
 
-    /// Notes that the process is tracked in another form.
-    pub(crate) fn set_tracking(&self, form: Form) {
-        self.tracking.store(form as u8, Ordering::Relaxed);
-        self.requested_tracking.store(NO_REQUEST, Ordering::Relaxed);
+    /// Notes that the process has another one.
+    pub(crate) fn set_variant(&self, variant: Variant) {
+        self.variant.store(variant as u8, Ordering::Relaxed);
+        self.requested_variant.store(NO_REQUEST, Ordering::Relaxed);
     }
 
-    /// Asks for another form, of the current process, from its next exit on.
-    pub(crate) fn request_tracking(&self, form: Form, irq: &IrqOff) {
-        self.requested_tracking.store(form as u8, Ordering::Relaxed);
+    /// Asks for another one, for the current process, from its next exit on.
+    pub(crate) fn request_variant(&self, variant: Variant, irq: &IrqOff) {
+        self.requested_variant.store(variant as u8, Ordering::Relaxed);
         PerCpu::current(irq).set_work_pending();
     }
 
-    /// The form that was asked for, once.
+    /// The variant that was asked for, once.
     #[inline(always)]
-    pub(crate) fn take_requested_tracking(&self) -> Option<Form> {
-        if self.requested_tracking.load(Ordering::Relaxed) == NO_REQUEST {
+    pub(crate) fn take_requested_variant(&self) -> Option<Variant> {
+        if self.requested_variant.load(Ordering::Relaxed) == NO_REQUEST {
             return None;
         }
-        Some(Form::from_number(
-            self.requested_tracking.swap(NO_REQUEST, Ordering::Relaxed),
+        Some(Variant::from_number(
+            self.requested_variant.swap(NO_REQUEST, Ordering::Relaxed),
         ))
     }
 }

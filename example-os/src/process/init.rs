@@ -9,7 +9,7 @@ use super::name::MAX_NAME_BYTES;
 use super::scheduler;
 use crate::archive::{Archive, ArchiveError};
 use crate::device::exit::{Outcome, finish};
-use crate::entry::{self, PerCpu, tracking};
+use crate::entry::{self, PerCpu, variant};
 use crate::memory::{AddressSpace, OutOfMemory};
 use crate::syscall::Errno;
 use crate::{elf, println};
@@ -116,7 +116,7 @@ pub fn run(mut irq: IrqOff) -> ! {
             if PerCpu::current(&irq).ticks() - start >= PATIENCE_TICKS {
                 finish(Outcome::InitFailed(format_args!("all processes wait for each other")));
             }
-            irq = tracking::wait(irq, scheduler::wait_for_interrupt);
+            irq = variant::wait(irq, scheduler::wait_for_interrupt);
         }
     }
 }

@@ -176,9 +176,9 @@ impl Vacancy {
         context.stack_top.store(top, Ordering::Relaxed);
         context.fs_base.store(parent.context.fs_base(), Ordering::Relaxed);
         context.gs_base.store(parent.context.gs_base(), Ordering::Relaxed);
-        let tracking = parent.context.tracking();
-        context.store_syscall_entry(entry::tracking::entry_of(tracking));
-        context.set_tracking(tracking);
+        let variant = parent.context.variant();
+        context.store_syscall_entry(entry::variant::entry_of(variant));
+        context.set_variant(variant);
         *process.space.lock(irq) = Some(space);
         *process.descriptors.lock(irq) = descriptors;
         *process.stack.lock(irq) = Some(stack);

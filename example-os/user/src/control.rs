@@ -26,6 +26,9 @@ pub const IRQFLAG_SIMULATION: usize = 4;
 /// Operation: context tracking of this process and its children, see the `TRACKING_` constants; the stub set becomes
 /// [`STUBS_NORMAL`].
 pub const TRACKING: usize = 5;
+/// Operation: 1 gives this process IOPL 3, so that it can turn interrupts off, 0 takes it away; the stub set becomes
+/// [`STUBS_NORMAL`].
+pub const IO_PRIVILEGE: usize = 11;
 /// Operation: reads one of the `COUNT_` counters.
 pub const READ_COUNTER: usize = 6;
 /// Operation: 1 stops the timer tick, 0 starts it again.
@@ -51,6 +54,11 @@ pub const STUBS_NULL_CLEAR: usize = 4;
 pub const STUBS_FLOOR: usize = 5;
 /// Stub set: full frame, every call returns 0, and user mode has page tables without the kernel.
 pub const STUBS_NULL_KPTI: usize = 6;
+
+/// Stub set: full frame with interrupts left on, every call returns 0.
+pub const STUBS_NULL_IRQS_ON: usize = 7;
+/// Stub set: the kernel proper with interrupts left on.
+pub const STUBS_IRQS_ON: usize = 8;
 
 /// No tracking.
 pub const TRACKING_OFF: usize = 0;

@@ -228,6 +228,31 @@ timed! {
 }
 
 timed! {
+    /// The flag instructions of a system call around 20 NOPs: overhead 22.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. This process has IOPL 3.
+    flag_toggled:
+    before []
+    once []
+    round ["pushfq", "cli", "sti", ".rept 20", "nop", ".endr", "cli", "popfq"]
+    after []
+}
+
+timed! {
+    /// 20 NOPs: overhead 22, and no operation.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    flag_untouched:
+    before []
+    once []
+    round [".rept 20", "nop", ".endr"]
+    after []
+}
+
+timed! {
     /// UD2, which the kernel skips: overhead 2.
     ///
     /// # Safety
@@ -349,6 +374,12 @@ pub(crate) unsafe extern "sysv64" fn undefined_three_times() -> u64 {
         "inc eax",
         "ret",
     )
+}
+
+/// RFLAGS of this program.
+#[unsafe(naked)]
+pub(crate) extern "sysv64" fn rflags() -> u64 {
+    naked_asm!("pushfq", "pop rax", "ret")
 }
 
 /// INT 0x80 with number `number`; returns what the kernel answers.

@@ -76,6 +76,12 @@ pub(crate) const ROWS: &[Row] = &[
         run: null_soft_interrupt,
     },
     Row {
+        name: "syscall/null/irqs-on",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_call(bench, row, control::STUBS_NULL_IRQS_ON),
+    },
+    Row {
         name: "syscall/getppid",
         overhead: 3,
         operations: 1,
@@ -111,6 +117,12 @@ pub(crate) const ROWS: &[Row] = &[
         overhead: 3,
         operations: 1,
         run: interrupt,
+    },
+    Row {
+        name: "interrupt/user/irqs-on",
+        overhead: 3,
+        operations: 1,
+        run: interrupt_with_irqs_on,
     },
     Row {
         name: "switch/yield/2p",
@@ -181,6 +193,28 @@ pub(crate) const ROWS: &[Row] = &[
         overhead: 22,
         operations: 1,
         run: |bench, row| irqflag(bench, row, control::UNTOUCHED),
+    },
+    Row {
+        name: "irqflag/simulation/ring3-toggled",
+        overhead: 22,
+        operations: 1,
+        run: |bench, row| {
+            irqflag_in_user_mode(bench, row, |rounds| {
+                // SAFETY: 1. rounds start at 1. 2. `irqflag_in_user_mode` has seen to it.
+                unsafe { loops::flag_toggled(rounds, 0, 0, 0) }
+            })
+        },
+    },
+    Row {
+        name: "irqflag/simulation/ring3-untouched",
+        overhead: 22,
+        operations: 1,
+        run: |bench, row| {
+            irqflag_in_user_mode(bench, row, |rounds| {
+                // SAFETY: 1. rounds start at 1.
+                unsafe { loops::flag_untouched(rounds, 0, 0, 0) }
+            })
+        },
     },
     Row {
         name: "pipe/self",
@@ -402,6 +436,19 @@ fn interrupt(bench: &Bench, row: &Row) -> Result<(), Problem> {
         timer(0)?;
         Ok(timed)
     })
+}
+
+/// As [`interrupt`], with the vectors that a kernel with interrupts on at SYSCALL needs.
+fn interrupt_with_irqs_on(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let select = |stubs| {
+        // SAFETY: 1. both sets answer all calls. 2. `needs_control`. 3. The fault exit stays.
+        unsafe { control(control::SELECT_STUBS, stubs) }
+    };
+    done("select stub set", select(control::STUBS_IRQS_ON))?;
+    let result = interrupt(bench, row);
+    done("select normal stub set", select(control::STUBS_NORMAL))?;
+    result
 }
 
 /// A system call that does next to nothing, through the whole kernel.
@@ -684,4 +731,24 @@ fn irqflag(bench: &Bench, row: &Row, form: usize) -> Result<(), Problem> {
         loops::bench_mark_end();
         Ok(Timed { ticks: ticks?, last: 0 })
     })
+}
+
+/// The same loop in user mode, as it was first done: with IOPL 3, by which a program may execute CLI and STI.
+fn irqflag_in_user_mode(bench: &Bench, row: &Row, mut timed: impl FnMut(u64) -> Timed) -> Result<(), Problem> {
+    const INTERRUPT_ENABLE: u64 = 1 << 9;
+    const IO_PRIVILEGE_LEVEL: u64 = 3 << 12;
+    const BOTH: u64 = INTERRUPT_ENABLE | IO_PRIVILEGE_LEVEL;
+    bench.needs_control()?;
+    let select = |is_privileged| {
+        // SAFETY: 1. the stub set is the normal one before and after. 2. `needs_control`. 3. The fault exit stays.
+        unsafe { control(control::IO_PRIVILEGE, is_privileged) }
+    };
+    done("take IOPL 3", select(1))?;
+    expect("IF and IOPL before the loop", loops::rflags() & BOTH, BOTH)?;
+    timed(1);
+    expect("IF and IOPL after the loop", loops::rflags() & BOTH, BOTH)?;
+    let result = bench.measure(row, u64::MAX, 0, |rounds| Ok(timed(rounds)));
+    done("give IOPL 3 back", select(0))?;
+    expect("IF and IOPL at the end", loops::rflags() & BOTH, INTERRUPT_ENABLE)?;
+    result
 }

@@ -1,0 +1,103 @@
+//! Which of the kernel's stubs a process has: those that track it, those that let it have IOPL 3, or the plain ones.
+//!
+//! The tracked state belongs to the CPU, the choice to be tracked to a process: it is a matter of the stubs by which the
+//! process enters and leaves. A process that is not tracked has stubs without an instruction of tracking in them. While
+//! it runs, the word stays at "kernel", as it is in every handler; so a switch between the two kinds, which happens in
+//! the kernel, needs nothing but the other stubs.
+//!
+//! The exceptions and interrupts of a tracked process always take the cheap form: the word is the same.
+
+use context_tracking::{Ctx, Gs, IrqSaved, Kernel, Tracked};
+use entry_core::rflags::Rflags;
+use entry_core::stub::StubTable;
+use entry_core::{IrqOff, NoTracking, TrapFrame};
+
+use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, split_stubs, stubs};
+use crate::process::current;
+
+/// Tracking by one locked addition to this CPU's word.
+pub type Track = Tracked<Gs<PerCpu>>;
+
+/// The kernel's stubs for a process, and what goes with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Variant {
+    /// Nothing special: not tracked, IOPL 0.
+    Plain,
+    /// Tracked by system calls that save and clear the interrupt flag around each transition, as if they didn't know it.
+    IrqSaved,
+    /// Tracked by system calls that know interrupts to be off.
+    IrqOff,
+    /// Not tracked, with IOPL 3: the program may turn interrupts off.
+    IoPrivilege,
+}
+
+impl Variant {
+    /// The inverse of `self as u8`.
+    pub(crate) const fn from_number(number: u8) -> Self {
+        match number {
+            0 => Self::Plain,
+            1 => Self::IrqSaved,
+            2 => Self::IrqOff,
+            _ => Self::IoPrivilege,
+        }
+    }
+}
+
+/// The kernel's system-call entry for a process.
+pub(crate) fn entry_of(variant: Variant) -> SyscallEntry {
+    match variant {
+        Variant::Plain => SyscallEntry::first(),
+        Variant::IrqSaved => SyscallEntry::tracked::<OsKernel<IrqSaved<Track>>>(),
+        Variant::IrqOff => SyscallEntry::tracked::<OsKernel<Track>>(),
+        Variant::IoPrivilege => SyscallEntry::new(stubs::<Privileged>().syscall, Vectors::IoPrivilege),
+    }
+}
+
+/// The kernel of programs with IOPL 3.
+type Privileged = OsKernel<NoTracking, IoRules>;
+
+/// The way to user mode that goes with [`entry_of`], for the current process.
+pub(super) fn return_of(variant: Variant) -> unsafe fn(*mut TrapFrame, IrqOff) -> ! {
+    let StubTable { return_to_user, .. } = match variant {
+        Variant::Plain if current().context().is_split() => split_stubs::<OsKernel>(),
+        Variant::Plain => stubs::<OsKernel>(),
+        Variant::IrqSaved => stubs::<OsKernel<IrqSaved<Track>>>(),
+        Variant::IrqOff => stubs::<OsKernel<Track>>(),
+        Variant::IoPrivilege => stubs::<Privileged>(),
+    };
+    return_to_user
+}
+
+/// Waits for an interrupt by `halt`, in the state "idle" if the vectors of this CPU track.
+pub(crate) fn wait(irq: IrqOff, halt: impl FnOnce(IrqOff) -> IrqOff) -> IrqOff {
+    if !PerCpu::current(&irq).is_tracked() {
+        return halt(irq);
+    }
+    // SAFETY: 1. the idle thread is in the kernel, outside handlers. 2. It has no other claim.
+    let ctx = unsafe { Ctx::<Kernel, IrqOff, Track>::assume(irq) };
+    ctx.idle_enter().wait(halt).idle_exit().into_irq_off()
+}
+
+/// Gives the current process another variant, and leaves for user mode by the stubs of that one: the entry that ends here
+/// was told to the old one, the exit is told to the new one.
+///
+/// # Safety
+///
+/// 1. `frame` is the frame at the top of the current process's kernel stack, and whatever is live below it may be lost.
+#[cold]
+pub(super) unsafe fn change(variant: Variant, frame: *mut TrapFrame, irq: IrqOff) -> ! {
+    let context = current().context();
+    context.set_variant(variant);
+    context.set_syscall_entry(entry_of(variant), &irq);
+    // SAFETY: condition 1.
+    let words = unsafe { &mut *frame };
+    let privilege = match variant {
+        Variant::IoPrivilege => Rflags::IO_PRIVILEGE_LEVEL,
+        _ => Rflags::empty(),
+    };
+    words.set_rflags(words.rflags() & !Rflags::IO_PRIVILEGE_LEVEL.bits() | privilege.bits());
+    let leave = return_of(variant);
+    // SAFETY: 1. condition 1. 2. Handlers run with kernel GS, on a CPU that `install` has set up.
+    unsafe { leave(frame, irq) }
+}
