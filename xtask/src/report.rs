@@ -170,7 +170,8 @@ impl Report {
         if self.rows.iter().any(|measured| measured.row.seed == Some("003")) {
             notes.push_str(
                 "Seed 003: theirs is 158 and 113 cycles, toggled and untouched in user mode. An instruction count\n\
-                 sees one CLI and one STI less a call; what they cost is for a real CPU to say.\n",
+                 can't tell what IF costs. Null calls touch it in neither form: irqs-on is shorter than full\n\
+                 because its stub makes the tests of the way out itself.\n",
             );
         }
         if self.rows.iter().any(|measured| measured.row.seed == Some("004")) {

@@ -382,6 +382,15 @@ pub(crate) extern "sysv64" fn rflags() -> u64 {
     naked_asm!("pushfq", "pop rax", "ret")
 }
 
+/// Turns interrupts off and on as a round of [`flag_toggled`], and returns RFLAGS from in between, while they are off.
+///
+/// # Safety
+/// 1. This process has IOPL 3.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn flag_toggled_once() -> u64 {
+    naked_asm!("pushfq", "cli", "sti", "cli", "pushfq", "pop rax", "popfq", "ret")
+}
+
 /// INT 0x80 with number `number`; returns what the kernel answers.
 ///
 /// # Safety

@@ -745,8 +745,10 @@ fn irqflag_in_user_mode(bench: &Bench, row: &Row, mut timed: impl FnMut(u64) -> 
     };
     done("take IOPL 3", select(1))?;
     expect("IF and IOPL before the loop", loops::rflags() & BOTH, BOTH)?;
-    timed(1);
-    expect("IF and IOPL after the loop", loops::rflags() & BOTH, BOTH)?;
+    // SAFETY: 1. the process has just got it.
+    let inside = unsafe { loops::flag_toggled_once() };
+    expect("IF and IOPL where interrupts are off", inside & BOTH, IO_PRIVILEGE_LEVEL)?;
+    expect("IF and IOPL after them", loops::rflags() & BOTH, BOTH)?;
     let result = bench.measure(row, u64::MAX, 0, |rounds| Ok(timed(rounds)));
     done("give IOPL 3 back", select(0))?;
     expect("IF and IOPL at the end", loops::rflags() & BOTH, INTERRUPT_ENABLE)?;
