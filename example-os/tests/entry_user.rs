@@ -36,7 +36,7 @@ const SIGSEGV: u8 = 11;
 const LOUD_FLAGS: u32 = 0x4000 | 0x4_0000 | 0x400 | 0x20_0000 | 0x8d5;
 
 /// Skips UD2, which would end a program.
-fn skip_ud2(frame: &mut TrapFrame) -> bool {
+const fn skip_ud2(frame: &mut TrapFrame) -> bool {
     if frame.vector() != Vector::INVALID_OPCODE.0 {
         return false;
     }

@@ -144,7 +144,7 @@ fn lose_stack_segment(frame: &mut TrapFrame) -> bool {
 }
 
 /// Skips UD2, which would end a program.
-fn skip_ud2(frame: &mut TrapFrame) -> bool {
+const fn skip_ud2(frame: &mut TrapFrame) -> bool {
     if frame.vector() != Vector::INVALID_OPCODE.0 {
         return false;
     }
