@@ -1,0 +1,354 @@
+//! Random register files, each left by every exit that the decision allows, and seen alike by the program.
+//!
+//! A program that is nothing but INT3 is entered with a random file. Its next exception shows what it was given, which
+//! is compared with what IRET gave it for the same file: all registers, flags and stack pointer, but for RCX and R11 where
+//! they were declared dead and SYSRET was taken. `seed=N` on the command line repeats a run.
+//!
+//! Runs on TCG with any CPU model. It can't show RF, which no exception of INT3 reports.
+#![no_std]
+#![no_main]
+#![feature(custom_test_frameworks)]
+#![test_runner(example_os::harness::run)]
+#![reexport_test_harness_main = "test_main"]
+
+use core::arch::x86_64::_rdtsc;
+use core::cell::UnsafeCell;
+
+use entry_core::kernel::Leave;
+use entry_core::rflags::Rflags;
+use entry_core::vector::Vector;
+use entry_core::{EntryKind, IrqOff, TrapFrame};
+use entry_sysret::{ExitWords, Rules, decide};
+use example_os::entry::{self, UserRules};
+use example_os::harness::Suite;
+use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection};
+use example_os::process::{self, Children, WaitStatus, scheduler};
+use example_os::{boot, println};
+
+/// A CPU that is set up, with interrupts off.
+struct Machine {
+    irq: IrqOff,
+}
+
+impl Suite for Machine {
+    fn set_up() -> Self {
+        Self { irq: entry::install() }
+    }
+}
+
+/// Register files in a run.
+const FILES: u64 = 100_000;
+
+/// Pages of INT3: low, in the middle, and the last that a program can have.
+const PAGES: [u64; 3] = [0x40_0000, 0x1234_5678_9000, 0x7fff_ffff_e000];
+/// Where the code is that ends the program.
+const END: u64 = 0x60_0000;
+/// `mov eax, 60` · `xor edi, edi` · `syscall`: exit with 0.
+const EXIT: [u8; 9] = [0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05];
+
+/// Flags that differ from file to file. IF and bit 1 are always set.
+const FREE_FLAGS: u64 = Rflags::ARITHMETIC
+    .union(Rflags::TRAP)
+    .union(Rflags::DIRECTION)
+    .union(Rflags::NESTED_TASK)
+    .union(Rflags::RESUME)
+    .union(Rflags::ALIGNMENT_CHECK)
+    .union(Rflags::IDENTIFICATION)
+    .bits();
+const SET_FLAGS: u64 = 0x202;
+
+/// George Marsaglia's xorshift, 64 bits.
+struct Random(u64);
+
+impl Random {
+    const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A register: any number, or one that is special to somebody.
+    fn register(&mut self) -> u64 {
+        const SPECIAL: [u64; 8] = [
+            0,
+            u64::MAX,
+            1 << 63,
+            0x7fff_ffff_ffff,
+            0x8000_0000_0000,
+            0xffff_8000_0000_0000,
+            0xffff_ffff_8000_0000,
+            0x202,
+        ];
+        match self.next() % 4 {
+            0 => SPECIAL[(self.next() % 8) as usize],
+            _ => self.next(),
+        }
+    }
+}
+
+/// What a program can see: 15 registers, RSP, RIP, RFLAGS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct File([u64; 18]);
+
+const RCX: usize = 2;
+const R11: usize = 10;
+const RIP: usize = 16;
+const RFLAGS: usize = 17;
+
+impl File {
+    const ZERO: Self = Self([0; 18]);
+
+    fn random(random: &mut Random) -> Self {
+        let mut file = Self::ZERO;
+        for word in &mut file.0 {
+            *word = random.register();
+        }
+        file.0[RIP] = PAGES[(random.next() % 3) as usize] + random.next() % PAGE_SIZE;
+        // Most programs have neither TF nor RF, and only those leave by SYSRET.
+        let rare = if random.next() % 4 == 0 {
+            0
+        } else {
+            Rflags::TRAP.union(Rflags::RESUME).bits()
+        };
+        file.0[RFLAGS] = SET_FLAGS | (random.next() & FREE_FLAGS & !rare);
+        file
+    }
+
+    fn write(&self, frame: &mut TrapFrame) {
+        let [
+            rax,
+            rbx,
+            rcx,
+            rdx,
+            rsi,
+            rdi,
+            rbp,
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rsp,
+            rip,
+            rflags,
+        ] = self.0;
+        frame.set_rax(rax);
+        frame.set_rbx(rbx);
+        frame.set_rcx(rcx);
+        frame.set_rdx(rdx);
+        frame.set_rsi(rsi);
+        frame.set_rdi(rdi);
+        frame.set_rbp(rbp);
+        frame.set_r8(r8);
+        frame.set_r9(r9);
+        frame.set_r10(r10);
+        frame.set_r11(r11);
+        frame.set_r12(r12);
+        frame.set_r13(r13);
+        frame.set_r14(r14);
+        frame.set_r15(r15);
+        frame.set_rsp(rsp);
+        frame.set_rip(rip);
+        frame.set_rflags(rflags);
+    }
+
+    /// What the program had when it executed INT3.
+    fn read(frame: &TrapFrame) -> Self {
+        Self([
+            frame.rax(),
+            frame.rbx(),
+            frame.rcx(),
+            frame.rdx(),
+            frame.rsi(),
+            frame.rdi(),
+            frame.rbp(),
+            frame.r8(),
+            frame.r9(),
+            frame.r10(),
+            frame.r11(),
+            frame.r12(),
+            frame.r13(),
+            frame.r14(),
+            frame.r15(),
+            frame.rsp(),
+            frame.rip() - 1,
+            frame.rflags() & !Rflags::RESUME.bits(),
+        ])
+    }
+}
+
+/// How a file is offered to the exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// As an exception with everything live: the decision is IRET.
+    Live,
+    /// As an exception whose RCX and R11 are dead.
+    Dead,
+    /// As a frame that the kernel built, whatever RCX and R11 are: IRET, since they differ from what SYSRET gives.
+    Built,
+    /// As above, with RCX and R11 as SYSRET gives them.
+    Equal,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Live, Self::Dead, Self::Built, Self::Equal];
+}
+
+/// What the hook has seen and does next.
+struct State {
+    random: Random,
+    seed: u64,
+    done: u64,
+    way: usize,
+    file: File,
+    /// What IRET gave.
+    reference: File,
+    /// The way out that was chosen for the frame that is being seen.
+    leave: Option<Leave>,
+    sysrets: u64,
+    irets: u64,
+}
+
+struct Shared(UnsafeCell<State>);
+
+// SAFETY: one CPU; the hook and the code that sets it up never run at the same time.
+unsafe impl Sync for Shared {}
+
+static STATE: Shared = Shared(UnsafeCell::new(State {
+    random: Random(0),
+    seed: 0,
+    done: 0,
+    way: 0,
+    file: File::ZERO,
+    reference: File::ZERO,
+    leave: None,
+    sysrets: 0,
+    irets: 0,
+}));
+
+/// The program reported what it was given.
+fn compare(state: &mut State, frame: &TrapFrame) {
+    let way = Way::ALL[state.way];
+    let seen = File::read(frame);
+    let place = (state.seed, state.done, way, state.leave);
+    let mut expected = state.file;
+    expected.0[RFLAGS] &= !Rflags::RESUME.bits();
+    match way {
+        Way::Live => {
+            assert_eq!(state.leave, Some(Leave::Iret), "{place:?}");
+            state.reference = seen;
+        }
+        Way::Dead if state.leave == Some(Leave::Sysret) => {
+            // SYSRET's, which also shows that SYSRET it was.
+            expected.0[RCX] = state.file.0[RIP];
+            expected.0[R11] = state.file.0[RFLAGS];
+            assert_eq!(seen.0[RCX], expected.0[RCX], "{place:?}");
+            assert_eq!(seen.0[R11], expected.0[R11], "{place:?}");
+            for (number, (left, right)) in seen.0.iter().zip(state.reference.0).enumerate() {
+                assert!(
+                    number == RCX || number == R11 || *left == right,
+                    "{place:?}: word {number}"
+                );
+            }
+        }
+        Way::Dead | Way::Built => assert_eq!(seen, state.reference, "{place:?}"),
+        Way::Equal => {
+            expected.0[RCX] = state.file.0[RIP];
+            expected.0[R11] = state.file.0[RFLAGS];
+        }
+    }
+    assert_eq!(seen, expected, "{place:?}");
+    match state.leave {
+        Some(Leave::Sysret) => state.sysrets += 1,
+        _ => state.irets += 1,
+    }
+}
+
+/// Makes the frame the next one.
+fn prepare(state: &mut State, frame: &mut TrapFrame) {
+    let mut file = state.file;
+    let way = Way::ALL[state.way];
+    match way {
+        Way::Live => {}
+        Way::Dead => {
+            frame.declare_rcx_r11_dead();
+            frame.declare_no_instruction_breakpoint();
+        }
+        Way::Built | Way::Equal => frame.mark_built(),
+    }
+    if way == Way::Equal {
+        file.0[RCX] = file.0[RIP];
+        file.0[R11] = file.0[RFLAGS];
+    }
+    file.write(frame);
+    state.leave = Some(decide(&ExitWords::of(frame), &UserRules::RULES).unwrap());
+}
+
+fn hook(frame: &mut TrapFrame) -> bool {
+    assert_eq!(frame.vector(), Vector::BREAKPOINT.0, "{frame}");
+    assert_eq!(frame.entry_kind(), Some(EntryKind::Exception));
+    // SAFETY: see `Shared`.
+    let state = unsafe { &mut *STATE.0.get() };
+    if state.leave.is_some() {
+        compare(state, frame);
+        state.way += 1;
+        if state.way == Way::ALL.len() {
+            state.way = 0;
+            state.done += 1;
+        }
+    }
+    if state.done == FILES {
+        frame.set_rip(END);
+        frame.set_rflags(SET_FLAGS);
+        return true;
+    }
+    if state.way == 0 {
+        state.file = File::random(&mut state.random);
+    }
+    prepare(state, frame);
+    true
+}
+
+/// The seed on the command line, or one from the clock.
+fn seed() -> u64 {
+    let given = boot::info()
+        .command_line
+        .split(' ')
+        .find_map(|word| word.strip_prefix("seed="));
+    // SAFETY: RDTSC reads a counter.
+    let clock = unsafe { _rdtsc() };
+    given.map_or(clock | 1, |number| number.parse().unwrap())
+}
+
+example_os::tests! { Machine;
+    fn every_exit_gives_what_iret_gives(machine) {
+        let seed = seed();
+        println!("[boot] seed={seed}");
+        // SAFETY: see `Shared`; no program runs.
+        let state = unsafe { &mut *STATE.0.get() };
+        (state.random, state.seed) = (Random(seed), seed);
+        let executable = Protection::READ.union(Protection::EXECUTE);
+        let mut space = AddressSpace::new().unwrap();
+        for page in PAGES {
+            space.mmap(page, PAGE_SIZE, executable, Placement::Fixed).unwrap();
+            space.write(page, &[0xcc; PAGE_SIZE as usize]).unwrap();
+        }
+        space.mmap(END, PAGE_SIZE, executable, Placement::Fixed).unwrap();
+        space.write(END, &EXIT).unwrap();
+        entry::set_kernel_hook(Some(hook));
+        let pid = process::start("test", space, &entry::first_frame(PAGES[0], 0), &machine.irq).unwrap();
+        scheduler::schedule(&mut machine.irq);
+        let ended = process::wait(Children::One(pid), false, &mut machine.irq).unwrap();
+        entry::set_kernel_hook(None);
+        assert_eq!(ended, Some((pid, WaitStatus::exited(0))));
+        assert_eq!(state.done, FILES);
+        println!("[boot] {} exits by SYSRET, {} by IRET", state.sysrets, state.irets);
+        // Three files in four may leave by SYSRET, in two ways.
+        assert!(state.sysrets > FILES, "{}", state.sysrets);
+        assert!(state.irets > 2 * FILES, "{}", state.irets);
+    }
+}
