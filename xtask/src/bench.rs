@@ -7,7 +7,10 @@
 use std::path::PathBuf;
 use std::thread;
 
+use crate::baseline::Baseline;
 use crate::build::{self, Built, Profile};
+use crate::clock::{self, Kind};
+use crate::cost::Model;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::figure::{Figures, Repeat, per_operation};
@@ -50,6 +53,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// Write the rows to this file as comma-separated values, too
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// Compare with an earlier run's JSON, and fail if a row takes more instructions now
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+
+    /// So many more instructions than in the earlier run are no failure
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "baseline")]
+    tolerance: u32,
+
+    /// Show, apart from what was measured, what the events would cost by the published figures in this file
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+
     /// Rounds of the shorter of a row's two timed stretches
     #[arg(long, default_value_t = MOST_LOGGED_ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
@@ -59,7 +78,7 @@ pub(crate) struct Args {
     repeats: u32,
 
     /// Print the instructions of one round of this row, in the order in which they were executed
-    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json"])]
+    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "baseline", "model"])]
     listing: Option<String>,
 
     /// How the compiler optimises; figures are only given for release
@@ -145,29 +164,18 @@ fn chosen(args: &Args) -> Result<Vec<&'static Row>> {
     Ok(rows)
 }
 
-/// Refuses a clock on which a loop of known length does not take that many ticks.
-fn check_calibration(figures: &Figures) -> Result<()> {
-    let exact = !figures.calibration.is_empty()
-        && figures
-            .calibration
-            .iter()
-            .all(|repeat| repeat.ticks_per_operation() == Some(Ratio::ZERO));
-    if exact {
-        return Ok(());
-    }
-    let found = figures
-        .calibration
-        .iter()
-        .filter_map(Repeat::ticks_per_operation)
-        .map(|left| left.to_string())
-        .collect::<Vec<_>>();
-    Err(Error::Verdict {
-        what: format!(
-            "no figures: a loop of known length left over [{}] ticks a round, not 0, so a tick is no instruction",
-            found.join(", ")
-        ),
+/// The clock of a run that is to count instructions; refuses any other.
+fn instruction_clock(figures: &Figures) -> Result<clock::Clock> {
+    let refused = |what: String| Error::Verdict {
+        what: format!("no figures: {what}"),
         remedy: "use a QEMU whose -icount shift=0 is exact (7.2 and later are)".to_owned(),
-    })
+    };
+    let clock = clock::decide(figures).ok_or_else(|| refused("the guest did not measure its clock".to_owned()))?;
+    if clock.kind == Kind::Instructions {
+        Ok(clock)
+    } else {
+        Err(refused(format!("the guest's clock is {clock}")))
+    }
 }
 
 /// What the logged run showed of one row.
@@ -391,8 +399,32 @@ fn cycles(plan: &Plan, args: &Args, rows: &[&str]) -> Result<Option<Figures>> {
         ..plan.machine.clone()
     };
     let progress = Progress::start("timing on the host's CPU");
-    plan.boot(&machine, &progress, &mut NoLog)
-        .map(|(_, figures)| Some(figures))
+    let (_, figures) = plan.boot(&machine, &progress, &mut NoLog)?;
+    drop(progress);
+    match clock::decide(&figures) {
+        Some(clock) if clock.kind == Kind::Hardware => {
+            println!("clock of the cycles: {clock}, CPU {}{}", clock.cpu, microcode());
+            Ok(Some(figures))
+        }
+        Some(clock) => {
+            println!("no cycles: the clock under KVM is {clock}");
+            Ok(None)
+        }
+        None => {
+            println!("no cycles: the guest did not measure its clock under KVM");
+            Ok(None)
+        }
+    }
+}
+
+/// The microcode of the host's CPU, where the host says it.
+fn microcode() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    cpuinfo
+        .lines()
+        .find(|line| line.starts_with("microcode"))
+        .and_then(|line| line.split_once(':'))
+        .map_or_else(String::new, |(_, version)| format!(", microcode {}", version.trim()))
 }
 
 /// The middle one.
@@ -401,13 +433,27 @@ fn median(mut values: Vec<Ratio>) -> Option<Ratio> {
     values.get(values.len() / 2).copied()
 }
 
+/// Two timed boots.
+struct Timed {
+    ended: Ended,
+    first: Figures,
+    second: Figures,
+    clock: clock::Clock,
+}
+
 /// Two timed boots, one after the other.
-fn timed_runs(plan: &Plan, progress: &Progress) -> Result<(Ended, Figures, Figures)> {
+fn timed_runs(plan: &Plan, progress: &Progress) -> Result<Timed> {
     let (ended, first) = plan.boot(&plan.machine, progress, &mut NoLog)?;
-    check_calibration(&first)?;
+    let clock = instruction_clock(&first)?;
+    progress.line(&format!("clock: {clock}"));
     let (_, second) = plan.boot(&plan.machine, progress, &mut NoLog)?;
-    check_calibration(&second)?;
-    Ok((ended, first, second))
+    instruction_clock(&second)?;
+    Ok(Timed {
+        ended,
+        first,
+        second,
+        clock,
+    })
 }
 
 /// `cargo xtask bench`.
@@ -427,10 +473,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Instructions are counted by TCG, which has no model `host`.
     let cpu = model(&args.machine, Accel::Tcg, &qemu)?;
     machine::choose(args.machine.accel)?;
-    if let Some(path) = &args.json {
+    for path in [&args.json, &args.csv].into_iter().flatten() {
         // A place that cannot be written is said before the work, not after it.
         prepare_file(path)?;
     }
+    let baseline = args
+        .baseline
+        .as_ref()
+        .map(|path| Baseline::read(path, &cpu))
+        .transpose()?;
+    let costs = args.model.as_deref().map(Model::read).transpose()?;
     let built = build::build(&workspace, &mut setup, args.profile)?;
     let (code, recorder) = read_code(&built)?;
 
@@ -468,7 +520,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let timed = timed_runs(&plan, &progress);
         (timed, logged.join())
     });
-    let (ended, first, second) = timed?;
+    let Timed {
+        ended,
+        first,
+        second,
+        clock,
+    } = timed?;
     let Ok(logged) = logged else {
         unreachable!("the logged run does not panic");
     };
@@ -488,6 +545,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let mut report = Report {
         cpu,
+        cpu_name: clock.cpu,
         qemu: qemu.version_text(),
         rows: Vec::new(),
         skipped: first.skipped.clone(),
@@ -526,9 +584,44 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for problem in &problems {
         println!("FAILED: {problem}");
     }
+    let mut worse = 0;
+    if let Some(baseline) = &baseline {
+        let rows = report
+            .rows
+            .iter()
+            .map(|measured| (measured.row.name, measured.instructions));
+        let changes = baseline.compare(rows, args.tolerance);
+        for change in &changes {
+            println!("{}", change.line());
+            worse += usize::from(change.worse);
+        }
+        if changes.is_empty() {
+            println!("all rows as in the earlier run");
+        }
+        if args.filter.is_none() {
+            let names: Vec<&str> = report.rows.iter().map(|measured| measured.row.name).collect();
+            for name in baseline.missing(&names) {
+                println!("WORSE: {name} was measured in the earlier run, is not now");
+                worse += 1;
+            }
+        }
+    }
+    if let Some(model) = &costs {
+        print!("{}", model.text(&report.rows));
+    }
     if let Some(path) = &args.json {
-        let text = format!("{:#}\n", report.json());
-        write_whole(path, text.as_bytes())?;
+        let mut json = report.json();
+        if let Some(model) = &costs {
+            json["model"] = model.json(&report.rows);
+        }
+        write_whole(path, format!("{json:#}\n").as_bytes())?;
+    }
+    if let Some(path) = &args.csv {
+        let text = report.csv().map_err(|error| Error::Verdict {
+            what: format!("the rows cannot be written as CSV: {error}"),
+            remedy: "use --json".to_owned(),
+        })?;
+        write_whole(path, &text)?;
     }
     let bad = problems.len()
         + report
@@ -536,13 +629,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .iter()
             .filter(|measured| !measured.failures.is_empty())
             .count();
-    if bad == 0 {
-        return Ok(());
+    if bad > 0 {
+        return Err(Error::Verdict {
+            what: format!("{bad} of {} rows failed", report.rows.len() + problems.len()),
+            remedy: "see the lines that start with FAILED above".to_owned(),
+        });
     }
-    Err(Error::Verdict {
-        what: format!("{bad} of {} rows failed", report.rows.len() + problems.len()),
-        remedy: "see the lines that start with FAILED above".to_owned(),
-    })
+    if worse > 0 {
+        return Err(Error::Verdict {
+            what: format!("{worse} rows are worse than in the earlier run"),
+            remedy: "see the lines that start with WORSE above, or raise --tolerance".to_owned(),
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -689,16 +788,20 @@ mod tests {
     }
 
     #[test]
-    fn calibration_must_leave_nothing_over() {
+    fn a_clock_that_counts_no_instructions_is_refused() {
         let read = |ticks: u64| {
             let lines = [
+                "[bench] machine hypervisor=TCGTCGTCGTCG cpu=x".to_owned(),
                 "[bench] calibration rounds=10 ticks=103 loop=10".to_owned(),
                 format!("[bench] calibration rounds=20 ticks={ticks} loop=10"),
+                "[bench] ring0 rounds=10 ticks=225 loop=22".to_owned(),
+                "[bench] ring0 rounds=20 ticks=445 loop=22".to_owned(),
             ];
             Figures::read(lines.iter().map(String::as_str)).unwrap()
         };
-        assert!(check_calibration(&read(203)).is_ok());
-        assert!(check_calibration(&read(204)).is_err());
-        assert!(check_calibration(&Figures::default()).is_err());
+        assert!(instruction_clock(&read(203)).is_ok());
+        let refusal = instruction_clock(&read(204)).unwrap_err().to_string();
+        assert!(refusal.contains("the guest's clock is plain TCG"), "{refusal}");
+        assert!(instruction_clock(&Figures::default()).is_err());
     }
 }

@@ -30,6 +30,10 @@ pub(crate) enum Line {
     Timed(Timing),
     /// A timed stretch of the loop of known length.
     Calibration(Timing),
+    /// A timed stretch of a loop of known length in ring 0; the clock is read there, too.
+    Ring0(Timing),
+    /// What CPUID says of the machine.
+    Machine { hypervisor: String, cpu: String },
     /// A row that this kernel or CPU cannot run.
     Skip { row: String, reason: String },
     /// The check before timing failed, or the program was called wrongly.
@@ -62,7 +66,15 @@ pub(crate) fn parse(line: &str) -> Result<Option<Line>, ()> {
             reason: reason.trim().to_owned(),
         }));
     }
-    let calibration = rest.starts_with("calibration");
+    if let Some(machine) = rest.strip_prefix("machine ") {
+        let cpu = machine.split_once("cpu=").map_or("", |(_, name)| name);
+        return Ok(Some(Line::Machine {
+            hypervisor: field(machine, "hypervisor").ok_or(())?.to_owned(),
+            cpu: cpu.trim().to_owned(),
+        }));
+    }
+    let ring_0 = rest.starts_with("ring0");
+    let calibration = ring_0 || rest.starts_with("calibration");
     let row = field(rest, "row");
     if row.is_none() && !calibration {
         return Ok(None);
@@ -83,6 +95,7 @@ pub(crate) fn parse(line: &str) -> Result<Option<Line>, ()> {
     };
     match read() {
         Some(timing) if timing.operations == 0 || timing.rounds == 0 => Err(()),
+        Some(timing) if ring_0 => Ok(Some(Line::Ring0(timing))),
         Some(timing) if calibration => Ok(Some(Line::Calibration(timing))),
         Some(timing) => Ok(Some(Line::Timed(timing))),
         None => Err(()),
@@ -132,6 +145,10 @@ impl Repeat {
 pub(crate) struct Figures {
     /// Ticks left over for a round of the calibration loop, one for each repeat.
     pub(crate) calibration: Vec<Repeat>,
+    /// The stretches of the loop in ring 0, which are none of the program's.
+    pub(crate) ring_0: Vec<Timing>,
+    /// Who runs the machine, and its CPU's name, by CPUID.
+    pub(crate) machine: Option<(String, String)>,
     /// The rows in the order in which they were printed.
     pub(crate) rows: Vec<(String, Vec<Repeat>)>,
     /// Rows that cannot run here, with the reason.
@@ -156,6 +173,14 @@ impl Figures {
                 None => continue,
                 Some(Line::Skip { row, reason }) => {
                     figures.skipped.push((row, reason));
+                    continue;
+                }
+                Some(Line::Ring0(timing)) => {
+                    figures.ring_0.push(timing);
+                    continue;
+                }
+                Some(Line::Machine { hypervisor, cpu }) => {
+                    figures.machine = Some((hypervisor, cpu));
                     continue;
                 }
                 Some(Line::Failed(text)) => {
@@ -258,6 +283,22 @@ mod tests {
     #[test]
     fn rejects_waiting_that_is_no_number() {
         assert_eq!(parse("[bench] row=a rounds=1 ticks=1 loop=1 ops=1 idle=x"), Err(()));
+    }
+
+    #[test]
+    fn machine_and_ring_0_are_no_stretches_of_the_program() {
+        let lines = [
+            "[bench] machine hypervisor=TCGTCGTCGTCG cpu=Intel Core Processor (Skylake)",
+            GOOD[1],
+            GOOD[2],
+            "[bench] ring0 rounds=100 ticks=2207 loop=22",
+            "[bench] ring0 rounds=200 ticks=4407 loop=22",
+        ];
+        let figures = Figures::read(lines).unwrap();
+        assert_eq!(figures.stretches, 2);
+        assert_eq!(figures.ring_0.len(), 2);
+        let machine = ("TCGTCGTCGTCG".to_owned(), "Intel Core Processor (Skylake)".to_owned());
+        assert_eq!(figures.machine, Some(machine));
     }
 
     #[test]

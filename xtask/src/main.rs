@@ -1,12 +1,15 @@
 //! Builds the example kernel, boots it in QEMU, tests it and counts what its entry paths execute.
 
 mod archive;
+mod baseline;
 mod bench;
 mod boot_test;
 mod boundaries;
 mod build;
 mod check;
 mod ci;
+mod clock;
+mod cost;
 mod error;
 mod event;
 mod figure;

@@ -32,6 +32,8 @@ pub(crate) struct Measured {
 pub(crate) struct Report {
     /// CPU model of the machine.
     pub(crate) cpu: String,
+    /// That CPU's own name, by CPUID.
+    pub(crate) cpu_name: String,
     /// QEMU's version.
     pub(crate) qemu: String,
     /// Rows in order.
@@ -96,9 +98,41 @@ impl Report {
             "schema": 1,
             "clock": "icount",
             "cpu": self.cpu,
+            "cpu_name": self.cpu_name,
             "qemu": self.qemu,
             "rows": rows,
         })
+    }
+
+    /// The rows with one column for each kind of figure. A figure that was not measured is empty.
+    pub(crate) fn csv(&self) -> std::result::Result<Vec<u8>, csv::Error> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let first = ["name", "seed", "instructions", "instructions_spread"];
+        let last = ["cycles", "target", "linux_lean", "linux_default", "failures"];
+        writer.write_record(first.into_iter().chain(Event::ALL.map(Event::name)).chain(last))?;
+        for measured in &self.rows {
+            let row = measured.row;
+            let exact = |value: Ratio| amount(value).to_string();
+            let mut record = vec![
+                row.name.to_owned(),
+                row.seed.unwrap_or_default().to_owned(),
+                exact(measured.instructions),
+                exact(measured.spread),
+            ];
+            match &measured.events {
+                Some(events) => record.extend(events.iter().map(|&count| exact(count))),
+                None => record.extend(Event::ALL.map(|_| String::new())),
+            }
+            record.push(measured.cycles.map_or_else(String::new, exact));
+            record.push(row.target.map_or_else(String::new, |target| target.to_string()));
+            record.push(row.linux.map_or_else(String::new, |linux| linux.lean.to_string()));
+            record.push(row.linux.map_or_else(String::new, |linux| linux.default.to_string()));
+            record.push(measured.failures.join("; "));
+            writer.write_record(&record)?;
+        }
+        writer
+            .into_inner()
+            .map_err(|error| csv::Error::from(error.into_error()))
     }
 
     /// The table.
@@ -213,6 +247,7 @@ mod tests {
         events[Event::Swapgs as usize] = Ratio::whole(2);
         Report {
             cpu: "Skylake-Client".to_owned(),
+            cpu_name: "Intel Core Processor (Skylake)".to_owned(),
             qemu: "7.2.22".to_owned(),
             rows: row::ROWS
                 .iter()
@@ -262,6 +297,21 @@ mod tests {
         assert_eq!(row["events"]["iret"], 0);
         assert!(row.get("cycles").is_none());
         assert!(row.get("failures").is_none());
+    }
+
+    #[test]
+    fn csv_has_a_line_for_each_row_and_as_many_fields_in_each() {
+        let report = report();
+        let bytes = report.csv().unwrap();
+        let mut reader = csv::Reader::from_reader(&bytes[..]);
+        let header = reader.headers().unwrap().clone();
+        assert_eq!(&header[2], "instructions");
+        let records: Vec<_> = reader.records().map(std::result::Result::unwrap).collect();
+        assert_eq!(records.len(), report.rows.len());
+        assert_eq!(&records[0][0], "syscall/null/full");
+        assert_eq!(&records[0][2], "61");
+        let sysret = header.iter().position(|name| name == "sysret").unwrap();
+        assert_eq!(&records[0][sysret], "1");
     }
 
     #[test]

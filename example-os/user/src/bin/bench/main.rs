@@ -1,10 +1,13 @@
 //! Measures what an entry into the kernel and the way back cost, row by row.
 //!
 //! `bench [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all of them; 4096 rounds and 3
-//! repeats by default. It first measures a loop of known length:
+//! repeats by default. It first says which machine CPUID shows, and measures loops of known length in
+//! ring 3 and, on example-os, in ring 0:
 //!
 //! ```text
+//! [bench] machine hypervisor=VENDOR cpu=BRAND
 //! [bench] calibration rounds=R ticks=T loop=L
+//! [bench] ring0 rounds=R ticks=T loop=L
 //! [bench] row=NAME rounds=R ticks=T loop=L ops=O
 //! ```
 //!
@@ -58,7 +61,9 @@ fn main(args: Args) -> i32 {
     }
 
     let bench = Bench::new(rounds as u64, repeats as u64);
+    Bench::identify();
     bench.calibrate();
+    bench.calibrate_ring_0();
     let mut status = 0;
     for row in ROWS.iter().filter(|row| chosen(row.name)) {
         match (row.run)(&bench, row) {

@@ -9,6 +9,9 @@ use crate::loops::{self, Timed};
 /// Bytes that one page of page-table entries covers.
 const TABLE_BYTES: usize = 512 * PAGE_BYTES;
 
+/// Instructions of a round of the kernel's flag loop that are no flag instructions.
+const IRQFLAG_OVERHEAD: u64 = 22;
+
 /// One row of the report.
 pub(crate) struct Row {
     /// Its name in reports and comparisons.
@@ -184,19 +187,19 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         name: "irqflag/simulation/toggled",
-        overhead: 22,
+        overhead: IRQFLAG_OVERHEAD,
         operations: 1,
         run: |bench, row| irqflag(bench, row, control::TOGGLED),
     },
     Row {
         name: "irqflag/simulation/untouched",
-        overhead: 22,
+        overhead: IRQFLAG_OVERHEAD,
         operations: 1,
         run: |bench, row| irqflag(bench, row, control::UNTOUCHED),
     },
     Row {
         name: "irqflag/simulation/ring3-toggled",
-        overhead: 22,
+        overhead: IRQFLAG_OVERHEAD,
         operations: 1,
         run: |bench, row| {
             irqflag_in_user_mode(bench, row, |rounds| {
@@ -207,7 +210,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         name: "irqflag/simulation/ring3-untouched",
-        overhead: 22,
+        overhead: IRQFLAG_OVERHEAD,
         operations: 1,
         run: |bench, row| {
             irqflag_in_user_mode(bench, row, |rounds| {
@@ -259,6 +262,48 @@ impl Bench {
             // SAFETY: 1. rounds start at 1.
             let Timed { ticks, .. } = unsafe { loops::calibration(rounds, 0, 0, 0) };
             println!("[bench] calibration rounds={rounds} ticks={ticks} loop=10");
+        }
+    }
+
+    /// Says which machine this is, by CPUID: what runs under it, and the name of the CPU.
+    pub(crate) fn identify() {
+        use core::arch::x86_64::__cpuid;
+        const FEATURES: u32 = 1;
+        const UNDER_HYPERVISOR: u32 = 1 << 31;
+        const HYPERVISOR: u32 = 0x4000_0000;
+        const LARGEST_EXTENDED: u32 = 0x8000_0000;
+        const BRAND: [u32; 3] = [0x8000_0002, 0x8000_0003, 0x8000_0004];
+        let mut vendor = [0; 12];
+        if __cpuid(FEATURES).ecx & UNDER_HYPERVISOR != 0 {
+            let leaf = __cpuid(HYPERVISOR);
+            for (word, bytes) in [leaf.ebx, leaf.ecx, leaf.edx].iter().zip(vendor.chunks_exact_mut(4)) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        let mut brand = [0; 48];
+        if __cpuid(LARGEST_EXTENDED).eax >= BRAND[2] {
+            for (leaf, bytes) in BRAND.iter().zip(brand.chunks_exact_mut(16)) {
+                let leaf = __cpuid(*leaf);
+                let words = [leaf.eax, leaf.ebx, leaf.ecx, leaf.edx];
+                for (word, bytes) in words.iter().zip(bytes.chunks_exact_mut(4)) {
+                    bytes.copy_from_slice(&word.to_le_bytes());
+                }
+            }
+        }
+        let (vendor, brand) = (shown(&vendor), shown(&brand));
+        let vendor = if vendor.is_empty() { "none" } else { vendor };
+        println!("[bench] machine hypervisor={vendor} cpu={brand}");
+    }
+
+    /// Measures a loop of known length in ring 0, where a hypervisor may be far slower than here.
+    pub(crate) fn calibrate_ring_0(&self) {
+        if !self.example_os {
+            return;
+        }
+        for rounds in [self.rounds, 2 * self.rounds] {
+            if let Ok(ticks) = simulate_irqflag(control::UNTOUCHED, rounds) {
+                println!("[bench] ring0 rounds={rounds} ticks={ticks} loop={IRQFLAG_OVERHEAD}");
+            }
         }
     }
 
@@ -711,23 +756,30 @@ fn tracked(bench: &Bench, form: usize, row: impl FnOnce() -> Result<(), Problem>
     result
 }
 
+/// Ticks of `rounds` rounds of the kernel's own loop in ring 0. Only example-os has it.
+fn simulate_irqflag(form: usize, rounds: u64) -> Result<u64, Problem> {
+    let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+    // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. The callers have asked.
+    let ticks = unsafe { control(control::IRQFLAG_SIMULATION, form | rounds << 8) };
+    done("flag simulation", ticks).map(|ticks| ticks as u64)
+}
+
+/// The text in bytes that CPUID gave, without what pads it.
+fn shown(bytes: &[u8]) -> &str {
+    core::str::from_utf8(bytes).map_or("?", |text| text.trim_matches(['\0', ' ']))
+}
+
 /// The kernel's own loop in ring 0, with or without its flag instructions.
 ///
 /// A round there is 20 NOPs, DEC and JNZ, which are the overhead, and the five flag instructions.
 fn irqflag(bench: &Bench, row: &Row, form: usize) -> Result<(), Problem> {
     bench.needs_control()?;
-    let simulate = |form, rounds: u64| {
-        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
-        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
-        let ticks = unsafe { control(control::IRQFLAG_SIMULATION, form | rounds << 8) };
-        done("flag simulation", ticks).map(|ticks| ticks as u64)
-    };
-    let longer = simulate(control::TOGGLED, 256)? > simulate(control::UNTOUCHED, 256)?;
+    let longer = simulate_irqflag(control::TOGGLED, 256)? > simulate_irqflag(control::UNTOUCHED, 256)?;
     expect("the toggled loop is the longer one", u64::from(longer), 1)?;
     bench.measure(row, u64::MAX, 0, |rounds| {
         // The kernel reads the clock itself; the marks are for a logged run.
         loops::bench_mark_begin();
-        let ticks = simulate(form, rounds);
+        let ticks = simulate_irqflag(form, rounds);
         loops::bench_mark_end();
         Ok(Timed { ticks: ticks?, last: 0 })
     })
@@ -747,7 +799,11 @@ fn irqflag_in_user_mode(bench: &Bench, row: &Row, mut timed: impl FnMut(u64) -> 
     expect("IF and IOPL before the loop", loops::rflags() & BOTH, BOTH)?;
     // SAFETY: 1. the process has just got it.
     let inside = unsafe { loops::flag_toggled_once() };
-    expect("IF and IOPL where interrupts are off", inside & BOTH, IO_PRIVILEGE_LEVEL)?;
+    expect(
+        "IF and IOPL where interrupts are off",
+        inside & BOTH,
+        IO_PRIVILEGE_LEVEL,
+    )?;
     expect("IF and IOPL after them", loops::rflags() & BOTH, BOTH)?;
     let result = bench.measure(row, u64::MAX, 0, |rounds| Ok(timed(rounds)));
     done("give IOPL 3 back", select(0))?;

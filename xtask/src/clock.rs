@@ -1,0 +1,166 @@
+//! What the guest's clock is, told from what the guest measured.
+//!
+//! Loops of known length in ring 3 and in ring 0, and the vendor that CPUID names, tell four clocks apart. Each
+//! allows another kind of figure: only the instruction clock counts instructions, only a real CPU gives cycles.
+
+use std::fmt;
+
+use crate::figure::{Figures, Timing};
+use crate::ratio::Ratio;
+
+/// No real CPU takes as many ticks for one instruction of a loop of NOPs.
+const SLOWEST_CPU: u32 = 10;
+/// What CPUID says where QEMU translates.
+const TRANSLATOR: &str = "TCGTCGTCGTCG";
+
+/// What a tick is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One instruction, whatever it is.
+    Instructions,
+    /// Time of the host, in which QEMU translated and ran the guest.
+    Translator,
+    /// Time of a CPU that runs the guest itself.
+    Hardware,
+    /// Time of a hypervisor without VMX or SVM, which emulates what ring 0 does.
+    SoftwareKvm,
+}
+
+impl Kind {
+    /// The name in reports and JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Instructions => "icount",
+            Self::Translator => "plain TCG",
+            Self::Hardware => "hardware virtualisation",
+            Self::SoftwareKvm => "software KVM",
+        }
+    }
+
+    /// What may be said with such a clock.
+    const fn use_of_it(self) -> &'static str {
+        match self {
+            Self::Instructions => "ticks are instructions, exact",
+            Self::Translator => "ticks are the translator's time and no figures",
+            Self::Hardware => "ticks are cycles of the time-stamp counter",
+            Self::SoftwareKvm => "ticks are an emulation's time and no figures",
+        }
+    }
+}
+
+/// The clock, and what it was told from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Clock {
+    /// What a tick is.
+    pub(crate) kind: Kind,
+    /// Ticks for one instruction in ring 3.
+    ring_3: Ratio,
+    /// Ticks for one instruction in ring 0.
+    ring_0: Ratio,
+    /// The vendor that CPUID names.
+    hypervisor: String,
+    /// The CPU that CPUID names.
+    pub(crate) cpu: String,
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} ticks an instruction in ring 3, {} in ring 0, under {}; {}",
+            self.kind.name(),
+            self.ring_3,
+            self.ring_0,
+            self.hypervisor,
+            self.kind.use_of_it()
+        )
+    }
+}
+
+/// Ticks of one instruction of a loop, from two stretches of it.
+fn ticks(shorter: &Timing, longer: &Timing) -> Option<Ratio> {
+    let rounds = i128::from(longer.rounds) - i128::from(shorter.rounds);
+    let ticks = i128::from(longer.ticks) - i128::from(shorter.ticks);
+    Ratio::new(ticks, rounds * i128::from(shorter.overhead))
+}
+
+/// Decides; `None` when the guest did not measure what is needed.
+pub(crate) fn decide(figures: &Figures) -> Option<Clock> {
+    let mut ring_3 = Vec::new();
+    for repeat in &figures.calibration {
+        ring_3.push(ticks(&repeat.shorter.1, &repeat.longer.1)?);
+    }
+    let [shorter, longer] = &figures.ring_0[..] else {
+        return None;
+    };
+    let ring_0 = ticks(shorter, longer)?;
+    let (hypervisor, cpu) = figures.machine.clone()?;
+    let slowest = *ring_3.iter().max()?;
+    let one = Ratio::whole(1);
+    let exact = ring_0 == one && ring_3.iter().all(|&ticks| ticks == one);
+    let kind = if exact {
+        Kind::Instructions
+    } else if hypervisor == TRANSLATOR {
+        Kind::Translator
+    } else if slowest.max(ring_0) > Ratio::whole(SLOWEST_CPU) {
+        Kind::SoftwareKvm
+    } else {
+        Kind::Hardware
+    };
+    Some(Clock {
+        kind,
+        ring_3: slowest,
+        ring_0,
+        hypervisor,
+        cpu,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a guest prints whose instructions take so many ticks, over `rounds` and twice as many rounds.
+    fn kind(hypervisor: &str, ring_3: f64, ring_0: f64) -> Option<Kind> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "small positive figures"
+        )]
+        let ticks = |each: f64, rounds: u32, length: u32| (each * f64::from(rounds * length)) as u64 + 7;
+        let line = |name: &str, each, rounds, length| {
+            let ticks = ticks(each, rounds, length);
+            format!("[bench] {name} rounds={rounds} ticks={ticks} loop={length}")
+        };
+        let lines = [
+            format!("[bench] machine hypervisor={hypervisor} cpu=Some CPU"),
+            line("calibration", ring_3, 128, 10),
+            line("calibration", ring_3, 256, 10),
+            line("ring0", ring_0, 128, 22),
+            line("ring0", ring_0, 256, 22),
+        ];
+        let figures = Figures::read(lines.iter().map(String::as_str)).unwrap();
+        decide(&figures).map(|clock| clock.kind)
+    }
+
+    #[test]
+    fn each_clock_is_told_by_its_figures() {
+        assert_eq!(kind(TRANSLATOR, 1.0, 1.0), Some(Kind::Instructions));
+        assert_eq!(kind(TRANSLATOR, 1.7, 1.4), Some(Kind::Translator));
+        assert_eq!(kind(TRANSLATOR, 40.0, 41.0), Some(Kind::Translator));
+        assert_eq!(kind("KVMKVMKVM", 0.3, 0.3), Some(Kind::Hardware));
+        assert_eq!(kind("none", 0.3, 0.3), Some(Kind::Hardware));
+        assert_eq!(kind("KVMKVMKVM", 0.3, 5000.0), Some(Kind::SoftwareKvm));
+    }
+
+    #[test]
+    fn a_clock_that_is_exact_in_ring_3_alone_counts_no_instructions() {
+        assert_eq!(kind(TRANSLATOR, 1.0, 1.1), Some(Kind::Translator));
+        assert_eq!(kind(TRANSLATOR, 1.1, 1.0), Some(Kind::Translator));
+    }
+
+    #[test]
+    fn nothing_is_decided_without_figures() {
+        assert_eq!(decide(&Figures::default()), None);
+    }
+}
