@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use entry_core::address::{UserLimit, Width};
 use entry_core::cpu::CpuFeatures;
-use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::irqs_on::InterruptsOnEntry;
+use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::msr::{Cpu, Fmask, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::percpu::{EntryStack, IstStack};
 use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
@@ -442,6 +442,11 @@ pub(crate) fn vector_stubs() -> u64 {
     vectors_of::<OsKernel>()
 }
 
+/// The same with interrupts on at SYSCALL.
+pub(crate) fn irqs_on_vector_stubs() -> u64 {
+    irqs_on_stubs::<OsKernel>().vectors
+}
+
 /// The same for another kernel on the same CPU set-up.
 pub(crate) fn vectors_of<K: Kernel>() -> u64 {
     stubs::<K>().vectors
@@ -603,7 +608,7 @@ unsafe fn fill_vectors() {
         // SAFETY: condition 1, and the tables differ.
         let _filled = unsafe { place.fill(|idt| *idt = table) };
     }
-    let slots = irqs_on_stubs::<OsKernel>().vectors;
+    let slots = irqs_on_vector_stubs();
     let mut table = vectors(slots);
     table.set_interrupt_stack(Ist::Ist5);
     // SAFETY: 1. and 2. `select_vectors` changes the mask with the table, and `PerCpu::take_syscall_entry` the address, both

@@ -29,7 +29,7 @@ use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{IretOnly, Refusal, SysretOrIret};
 
-use crate::entry::variant::{Variant, Track, entry_of};
+use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
 use crate::process::current;
 use crate::syscall::{Answer, Errno};
@@ -141,7 +141,11 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         8 => select_null_vectors(switch(argument)?, irq),
         9 if argument == 0 => entry::stop_timer(irq),
         11 => {
-            let variant = if switch(argument)? { Variant::IoPrivilege } else { Variant::Plain };
+            let variant = if switch(argument)? {
+                Variant::IoPrivilege
+            } else {
+                Variant::Plain
+            };
             process.context().request_variant(variant, irq);
         }
         9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),

@@ -32,7 +32,7 @@ use entry_core::IrqOff;
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register};
 
 use self::exceptions::OWN_ENTRY;
-use self::handler::{Phase, SHARED, TIMER_VECTOR};
+use self::handler::{EVENT_VECTOR, Phase, SHARED, TIMER_VECTOR};
 pub use self::listing::Listing;
 pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
 pub use self::victim::{Base, Event, Stack};
@@ -73,6 +73,8 @@ pub struct Sweep {
     path_length: usize,
     corrupt: u32,
     shots: u32,
+    /// Timer interrupts that were let in.
+    interrupts: u32,
 }
 
 /// What is done to the victim in a shot.
@@ -125,7 +127,12 @@ impl Sweep {
         for vector in VECTORS {
             let slot_bytes = entry_core::vector::SLOT_BYTES;
             let slot = entry::vector_stubs() + u64::from(vector) * slot_bytes;
-            stubs.add_slot(&listing, vector, slot, slot_bytes);
+            stubs.add_slot(&listing, Name::Slot(vector), slot, slot_bytes);
+        }
+        for vector in [EVENT_VECTOR, entry_core::stub::SYSTEM_CALL_VECTOR] {
+            let slot_bytes = entry_core::vector::SLOT_BYTES;
+            let slot = entry::irqs_on_vector_stubs() + u64::from(vector) * slot_bytes;
+            stubs.add_slot(&listing, Name::IrqsOnSlot(vector), slot, slot_bytes);
         }
         let victim = Victim::new(&irq);
         SHARED
@@ -141,6 +148,7 @@ impl Sweep {
             path_length: 0,
             corrupt: 0,
             shots: 0,
+            interrupts: 0,
         }
     }
 
@@ -168,6 +176,7 @@ impl Sweep {
     pub fn run(&mut self, injector: Injector) -> bool {
         self.corrupt = 0;
         self.shots = 0;
+        self.interrupts = 0;
         for event in Event::ALL {
             for stack in Stack::ALL {
                 for base in Base::ALL {
@@ -179,13 +188,16 @@ impl Sweep {
             }
         }
         println!(
-            "[sweep] injector={} shots={} corrupt={}",
+            "[sweep] injector={} shots={} interrupts={} corrupt={}",
             injector.name(),
             self.shots,
+            self.interrupts,
             self.corrupt
         );
         let rows = exceptions::rows(injector, !self.has_timer_nmi);
-        self.stubs.report(injector, rows, self.corrupt) && self.corrupt == 0
+        let is_covered = self.stubs.report(injector, rows, self.corrupt);
+        let is_let_in = injector != Injector::Timer || self.stubs.report_delivered();
+        is_covered && is_let_in && self.corrupt == 0
     }
 
     fn sweep(&mut self, injector: Injector, scene: Scene) {
@@ -214,6 +226,7 @@ impl Sweep {
             }
             if injector == Injector::Timer {
                 self.shoot(scene, Injection::Timer(count));
+                self.stubs.deliver(SHARED.timers.last());
                 exact += u32::from(SHARED.timers.last() == SHARED.first.load(Relaxed));
             }
         }
@@ -314,7 +327,8 @@ impl Sweep {
         victim::load_stack_segment();
         let cpu = PerCpu::current(&self.irq);
         cpu.take_syscall_entry(event.syscall_entry());
-        if event == Event::LeanWork {
+        shared.sets_work.store(!event.is_in_kernel(), Relaxed);
+        if event.has_work() {
             cpu.set_work_pending();
         }
         shared.arm_breakpoints();
@@ -335,6 +349,7 @@ impl Sweep {
         }
         shared.set_phase(Phase::Idle);
         self.shots += 1;
+        self.interrupts += SHARED.timers.count();
         self.judge(scene, injection, &start);
     }
 
@@ -352,8 +367,12 @@ impl Sweep {
         // One that had not been raised by the end of the shot need not come.
         let is_late = shared.timers.count() == 0 && shared.remainder.load(Relaxed) > 0;
         let are_timers_good = shared.timers.count() == timers || is_late;
-        // A maskable interrupt in a stub is one that was let in where RSP or GS may be the user's.
-        let is_place_good = timers == 0 || !self.stubs.contains(shared.timers.last());
+        // A maskable interrupt in a stub is one that was let in where RSP or GS may be the user's: in one stub by intent.
+        let place = shared.timers.last();
+        let is_place_good = timers == 0
+            || !self.stubs.contains(place)
+            || (scene.event.has_irqs_on() && self.stubs.lets_interrupts_in(place));
+        let is_work_done = shared.lost.count() == 0;
         let are_flags_good = shared.dirty.count() == 0;
         let is_base_good = shared.foreign.count() == 0;
         let are_events_good = shared.events.count() == scene.event.arrivals()
@@ -364,6 +383,7 @@ impl Sweep {
             && is_memory_good
             && are_timers_good
             && is_place_good
+            && is_work_done
             && are_flags_good
             && is_base_good
             && are_events_good
@@ -379,7 +399,7 @@ impl Sweep {
             seen.differences(&start.wanted)
         );
         println!(
-            "[sweep]   stack untouched {is_stack_good}, store seen {is_memory_good}, timer interrupts {} last at {:#x}, \
+            "[sweep]   stack untouched {is_stack_good}, work done {is_work_done}, store seen {is_memory_good}, timer interrupts {} last at {:#x}, \
              flags left on {:#x}, foreign GS base {:#x}, events {}, failed returns {}",
             shared.timers.count(),
             shared.timers.last(),

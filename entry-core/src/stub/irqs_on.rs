@@ -28,7 +28,10 @@ pub trait IrqsOnKernel: Kernel {
 /// What `KPTI` is to the stubs here. Nothing else that would lengthen the windows exists either.
 const fn no_kpti<O: Options>() -> usize {
     assert!(!O::KPTI, "interrupts on at SYSCALL: the windows don't say whose CR3 is");
-    assert!(!O::VERW && !O::IBRS, "interrupts on at SYSCALL: there is no place for mitigations at the border");
+    assert!(
+        !O::VERW && !O::IBRS,
+        "interrupts on at SYSCALL: there is no place for mitigations at the border"
+    );
     0
 }
 

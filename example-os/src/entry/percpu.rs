@@ -266,6 +266,11 @@ impl PerCpu {
         self.header.set_work_pending();
     }
 
+    /// Whether the next exit goes through the work loop.
+    pub(crate) fn is_work_pending(&self) -> bool {
+        self.header.is_work_pending()
+    }
+
     /// Asks the current process to let others run, from an interrupt handler.
     #[inline(always)]
     pub(super) fn request_reschedule(&self) {

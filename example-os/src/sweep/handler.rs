@@ -6,15 +6,16 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use entry_core::TrapFrame;
 use entry_core::msr::{Cpu, GsBase, Register};
 use entry_core::rflags::Rflags;
 use entry_core::vector::Vector;
+use entry_core::{IrqOff, TrapFrame};
 use x86_64::registers::debug::{DebugAddressRegister, Dr0, Dr1, Dr7, Dr7Flags, Dr7Value};
 
 use super::launch::come_back;
 use super::registers::Registers;
 use crate::device::apic;
+use crate::entry::PerCpu;
 
 /// Vector of the timer as injector: none that the kernel has a use for.
 pub(super) const TIMER_VECTOR: u8 = 0xe1;
@@ -102,6 +103,10 @@ pub(super) struct Shared {
     pub(super) foreign: Arrivals,
     /// The kernel's GS base.
     pub(super) header: AtomicU64,
+    /// Whether the timer's handler leaves work.
+    pub(super) sets_work: AtomicBool,
+    /// Shots that ended, in user mode, with work that nobody had done.
+    pub(super) lost: Arrivals,
     /// What was left of the timer's count at the end.
     pub(super) remainder: AtomicU32,
     registers: core::cell::UnsafeCell<Registers>,
@@ -127,6 +132,8 @@ pub(super) static SHARED: Shared = Shared {
     dirty: Arrivals::new(),
     foreign: Arrivals::new(),
     header: AtomicU64::new(0),
+    sets_work: AtomicBool::new(false),
+    lost: Arrivals::new(),
     remainder: AtomicU32::new(0),
     registers: core::cell::UnsafeCell::new(Registers::ZERO),
 };
@@ -150,6 +157,7 @@ impl Shared {
             &self.returns,
             &self.dirty,
             &self.foreign,
+            &self.lost,
         ] {
             arrivals.clear();
         }
@@ -213,6 +221,9 @@ pub(super) fn handle(frame: &mut TrapFrame) -> bool {
         TIMER_VECTOR if shared.is(Phase::Shot) || shared.is(Phase::Drain) => {
             apic::eoi();
             shared.timers.note(frame.rip());
+            if shared.is(Phase::Shot) && shared.sets_work.load(Relaxed) {
+                cpu().set_work_pending();
+            }
         }
         EVENT_VECTOR | entry_core::stub::SYSTEM_CALL_VECTOR if shared.is(Phase::Shot) => {
             apic::eoi();
@@ -264,9 +275,20 @@ fn handle_exception(shared: &Shared, vector: Vector, frame: &mut TrapFrame) -> b
     true
 }
 
+/// This CPU, for a handler.
+fn cpu() -> &'static PerCpu {
+    // SAFETY: handlers run with interrupts off.
+    let irq = unsafe { IrqOff::assume() };
+    // SAFETY: there is one CPU, whose structure is static.
+    unsafe { &*core::ptr::from_ref(PerCpu::current(&irq)) }
+}
+
 /// Ends the shot with the registers of `frame`.
 fn end(shared: &Shared, frame: &TrapFrame) -> ! {
     disarm_breakpoints();
+    if shared.sets_work.load(Relaxed) && cpu().is_work_pending() {
+        shared.lost.note(shared.timers.last());
+    }
     shared.remainder.store(apic::timer_count(), Relaxed);
     apic::timer_stop();
     // SAFETY: nobody reads before the context that is gone back to.

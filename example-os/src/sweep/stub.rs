@@ -2,13 +2,15 @@
 
 use core::fmt;
 
+use entry_core::windows::{self, flags};
+
 use super::listing::{Flow, Instruction, Listing};
 use crate::println;
 
 /// Most instructions of one stub: a set of them is one `u128`.
 const MAX_INSTRUCTIONS: usize = 128;
 /// Most stubs.
-const MAX_STUBS: usize = 32;
+const MAX_STUBS: usize = 48;
 
 /// A set of instructions of one stub, by number.
 type Set = u128;
@@ -83,6 +85,8 @@ pub enum Name<'a> {
     Function(&'a str, u32),
     /// The slot of this vector.
     Slot(u8),
+    /// The slot of this vector with interrupts on at SYSCALL.
+    IrqsOnSlot(u8),
     /// Any stub, in an [`Exception`].
     Any,
 }
@@ -93,6 +97,7 @@ impl fmt::Display for Name<'_> {
             Self::Function(name, 0) => f.write_str(name),
             Self::Function(name, instance) => write!(f, "{name}#{instance}"),
             Self::Slot(vector) => write!(f, "vector_stubs[{vector:#x}]"),
+            Self::IrqsOnSlot(vector) => write!(f, "vector_stubs_irqs_on[{vector:#x}]"),
             Self::Any => f.write_str("any"),
         }
     }
@@ -106,6 +111,8 @@ pub struct Stub {
     instructions: [Instruction; MAX_INSTRUCTIONS],
     count: usize,
     hit: [Set; Injector::ALL.len()],
+    /// Where the timer was let in.
+    delivered: Set,
 }
 
 impl Stub {
@@ -118,6 +125,7 @@ impl Stub {
         }; MAX_INSTRUCTIONS],
         count: 0,
         hit: [0; Injector::ALL.len()],
+        delivered: 0,
     };
 
     /// Its instructions.
@@ -239,10 +247,10 @@ impl Stubs {
     /// # Panics
     ///
     /// If the listing has no instruction there: it is not that of this image.
-    pub fn add_slot(&mut self, listing: &Listing<'static>, vector: u8, address: u64, slot_bytes: u64) {
+    pub fn add_slot(&mut self, listing: &Listing<'static>, name: Name<'static>, address: u64, slot_bytes: u64) {
         let function = function_at(listing, address);
         let in_slot = |instruction: &Instruction| (address..address + slot_bytes).contains(&instruction.address);
-        self.add(listing, Name::Slot(vector), function.instructions().filter(in_slot));
+        self.add(listing, name, function.instructions().filter(in_slot));
     }
 
     /// Adds the function at an address and whatever it jumps to.
@@ -302,6 +310,35 @@ impl Stubs {
         if let Some((number, index)) = self.find(address) {
             self.stubs[number].hit[injector as usize] |= 1 << index;
         }
+    }
+
+    /// Whether maskable interrupts may be on at `address`, which is in a stub.
+    pub(super) fn lets_interrupts_in(&self, address: u64) -> bool {
+        let name = self.find(address).map(|(number, _)| self.stubs[number].name);
+        matches!(name, Some(Name::Function("syscall_entry_irqs_on", _)))
+    }
+
+    /// Notes that the timer was let in at `address`, if that is in a stub.
+    pub(super) fn deliver(&mut self, address: u64) {
+        if let Some((number, index)) = self.find(address) {
+            self.stubs[number].delivered |= 1 << index;
+        }
+    }
+
+    /// Prints at how many boundaries of the windows with interrupts on the timer was let in. Returns whether at all.
+    pub(super) fn report_delivered(&self) -> bool {
+        let is_window = |address| windows::find(address).is_some_and(|window| window.flags() & flags::IRQS_ON != 0);
+        let (mut delivered, mut all) = (0, 0);
+        for stub in self.all() {
+            for (index, instruction) in stub.instructions().iter().enumerate() {
+                if is_window(instruction.address) {
+                    all += 1;
+                    delivered += u32::from(stub.delivered & 1 << index != 0);
+                }
+            }
+        }
+        println!("[sweep] let in at {delivered} of {all} boundaries of windows with interrupts on");
+        delivered == all && all > 0
     }
 
     /// Prints the coverage of an injector, a line for each stub, and what is wrong with it. Returns whether all is well:

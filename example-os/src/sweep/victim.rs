@@ -30,6 +30,20 @@ pub enum Event {
     Clearing,
     /// The same with the least stub that there can be.
     Floor,
+    /// SYSCALL through the null kernel's stub with interrupts on.
+    IrqsOn,
+    /// The same with work pending, so that it turns them off on the way out.
+    IrqsOnWork,
+    /// The same with NT, which SYSRET doesn't restore: another reason for that way.
+    IrqsOnSlow,
+    /// INT 0x80, on a CPU with interrupts on at SYSCALL.
+    IrqsOnInt80,
+    /// A maskable interrupt that is pending when user mode is entered, there.
+    IrqsOnInterrupt,
+    /// A maskable interrupt in ring 0, there.
+    IrqsOnKernelInterrupt,
+    /// The vector of INT 0x80 in ring 0, there.
+    IrqsOnKernelInt80,
     /// INT 0x80 with a number that nothing answers to.
     Int80,
     /// UD2, skipped by the kernel.
@@ -60,7 +74,7 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 27] = [
         Self::Syscall,
         Self::Null,
         Self::NullIret,
@@ -68,6 +82,13 @@ impl Event {
         Self::LeanWork,
         Self::Clearing,
         Self::Floor,
+        Self::IrqsOn,
+        Self::IrqsOnWork,
+        Self::IrqsOnSlow,
+        Self::IrqsOnInt80,
+        Self::IrqsOnInterrupt,
+        Self::IrqsOnKernelInterrupt,
+        Self::IrqsOnKernelInt80,
         Self::Int80,
         Self::InvalidOpcode,
         Self::Breakpoint,
@@ -87,7 +108,7 @@ impl Event {
     const fn code(self) -> &'static [u8] {
         match self {
             _ if self.is_syscall() => &[0x0f, 0x05],
-            Self::Int80 => &[0xcd, 0x80],
+            Self::Int80 | Self::IrqsOnInt80 => &[0xcd, 0x80],
             Self::InvalidOpcode => &[0x0f, 0x0b],
             Self::Breakpoint | Self::BadIret => &[0xcc],
             // mov [rbx], al
@@ -107,8 +128,30 @@ impl Event {
                 | Self::LeanWork
                 | Self::Clearing
                 | Self::Floor
+                | Self::IrqsOn
+                | Self::IrqsOnWork
+                | Self::IrqsOnSlow
                 | Self::EntryDebug
         )
+    }
+
+    /// Whether SYSCALL would leave interrupts on.
+    pub(super) const fn has_irqs_on(self) -> bool {
+        matches!(
+            self,
+            Self::IrqsOn
+                | Self::IrqsOnWork
+                | Self::IrqsOnSlow
+                | Self::IrqsOnInt80
+                | Self::IrqsOnInterrupt
+                | Self::IrqsOnKernelInterrupt
+                | Self::IrqsOnKernelInt80
+        )
+    }
+
+    /// Whether work is pending from the start.
+    pub(super) const fn has_work(self) -> bool {
+        matches!(self, Self::LeanWork | Self::IrqsOnWork)
     }
 
     /// What SYSCALL leads to.
@@ -119,15 +162,16 @@ impl Event {
             Self::Lean | Self::LeanWork => 3,
             Self::Clearing => 4,
             Self::Floor => 5,
+            _ if self.has_irqs_on() => 7,
             _ => 0,
         };
-        experiment::stub_set(set).expect("the sets are numbered from 0 to 5")
+        experiment::stub_set(set).expect("the sets have numbers")
     }
 
-    /// The victim's flags. The lean exit does not restore NT, so it is tried without.
+    /// The victim's flags. The lean exit and that with interrupts on do not restore NT.
     const fn flags(self) -> u64 {
         match self {
-            Self::Lean | Self::LeanWork => FLAGS & !Rflags::NESTED_TASK.bits(),
+            Self::Lean | Self::LeanWork | Self::IrqsOn | Self::IrqsOnWork => FLAGS & !Rflags::NESTED_TASK.bits(),
             _ => FLAGS,
         }
     }
@@ -137,7 +181,12 @@ impl Event {
     pub const fn is_in_kernel(self) -> bool {
         matches!(
             self,
-            Self::KernelInvalidOpcode | Self::KernelInterrupt | Self::KernelInt80 | Self::KernelDebug
+            Self::KernelInvalidOpcode
+                | Self::KernelInterrupt
+                | Self::IrqsOnKernelInterrupt
+                | Self::IrqsOnKernelInt80
+                | Self::KernelInt80
+                | Self::KernelDebug
         )
     }
 
@@ -159,8 +208,10 @@ impl Event {
     /// Vector of the interrupt that has to be pending, if any.
     pub(super) const fn pending_vector(self) -> Option<u8> {
         match self {
-            Self::Interrupt | Self::KernelInterrupt => Some(EVENT_VECTOR),
-            Self::KernelInt80 => Some(entry_core::stub::SYSTEM_CALL_VECTOR),
+            Self::Interrupt | Self::KernelInterrupt | Self::IrqsOnInterrupt | Self::IrqsOnKernelInterrupt => {
+                Some(EVENT_VECTOR)
+            }
+            Self::KernelInt80 | Self::IrqsOnKernelInt80 => Some(entry_core::stub::SYSTEM_CALL_VECTOR),
             _ => None,
         }
     }
@@ -170,7 +221,7 @@ impl Event {
     pub(super) const fn arrivals(self) -> u32 {
         match self {
             Self::EntryDebug => 1,
-            Self::Int80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
+            Self::Int80 | Self::IrqsOnInt80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
             _ if self.is_syscall() => 0,
             _ => 1,
         }
@@ -178,7 +229,7 @@ impl Event {
 
     /// Whether RCX and R11 are loaded by the victim's own code, since the way in can't.
     const fn loads_rcx_and_r11(self) -> bool {
-        !matches!(self, Self::Interrupt | Self::UserNmi) && !self.is_in_kernel()
+        !matches!(self, Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi) && !self.is_in_kernel()
     }
 }
 
@@ -420,7 +471,7 @@ impl Victim {
                 last.set_rcx(after);
                 last.set_r11(event.flags());
             }
-            Event::Int80 => last.set_rax(NO_SUCH_CALL),
+            Event::Int80 | Event::IrqsOnInt80 => last.set_rax(NO_SUCH_CALL),
             _ => {}
         }
         let event_address = match event {
