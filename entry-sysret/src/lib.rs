@@ -12,6 +12,7 @@
 pub mod decide;
 pub mod exit;
 pub mod iret;
+pub mod landing;
 pub mod refusal;
 pub mod rules;
 mod stub;

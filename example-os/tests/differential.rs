@@ -69,7 +69,7 @@ impl Random {
     }
 
     /// A register: any number, or one that is special to somebody.
-    fn register(&mut self) -> u64 {
+    const fn register(&mut self) -> u64 {
         const SPECIAL: [u64; 8] = [
             0,
             u64::MAX,
@@ -106,7 +106,7 @@ impl File {
         }
         file.0[RIP] = PAGES[(random.next() % 3) as usize] + random.next() % PAGE_SIZE;
         // Most programs have neither TF nor RF, and only those leave by SYSRET.
-        let rare = if random.next() % 4 == 0 {
+        let rare = if random.next().is_multiple_of(4) {
             0
         } else {
             Rflags::TRAP.union(Rflags::RESUME).bits()
@@ -115,7 +115,7 @@ impl File {
         file
     }
 
-    fn write(&self, frame: &mut TrapFrame) {
+    const fn write(&self, frame: &mut TrapFrame) {
         let [
             rax,
             rbx,
@@ -157,7 +157,7 @@ impl File {
     }
 
     /// What the program had when it executed INT3.
-    fn read(frame: &TrapFrame) -> Self {
+    const fn read(frame: &TrapFrame) -> Self {
         Self([
             frame.rax(),
             frame.rbx(),

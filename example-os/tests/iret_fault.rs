@@ -132,7 +132,7 @@ fn toggle(selector: Selector) {
 }
 
 /// The registers that the event must not change.
-fn registers(frame: &TrapFrame) -> [u64; 15] {
+const fn registers(frame: &TrapFrame) -> [u64; 15] {
     [
         frame.rax(),
         frame.rbx(),
@@ -152,7 +152,7 @@ fn registers(frame: &TrapFrame) -> [u64; 15] {
     ]
 }
 
-fn image(frame: &TrapFrame) -> [u64; 5] {
+const fn image(frame: &TrapFrame) -> [u64; 5] {
     [frame.rip(), frame.cs(), frame.rflags(), frame.rsp(), frame.ss()]
 }
 
