@@ -40,15 +40,6 @@ pub enum InterruptStackError {
         /// The vector.
         vector: Vector,
     },
-    /// A maskable vector runs on another stack than vector 32: two nested interrupts could both be in windows.
-    OtherStack {
-        /// The vector.
-        vector: Vector,
-        /// Its stack.
-        ist: u8,
-        /// That of vector 32.
-        wanted: u8,
-    },
     /// An exception runs on the interrupts' stack, and would overwrite an interrupt's frame.
     SharedStack {
         /// The exception's vector.
@@ -75,13 +66,6 @@ impl fmt::Display for InterruptStackError {
                 "vector {} has no stack of its own, wanted that of all interrupts",
                 vector.0
             ),
-            Self::OtherStack { vector, ist, wanted } => {
-                write!(
-                    f,
-                    "vector {} runs on IST {ist}, wanted {wanted}, as vector 32",
-                    vector.0
-                )
-            }
             Self::SharedStack { vector, ist } => {
                 write!(
                     f,
@@ -159,15 +143,9 @@ impl InterruptsOnEntry {
                 }
             } else {
                 let wanted = slots.wrapping_add(vector.0 as u64 * SLOT_BYTES as u64);
+                // There is no setter that gives two of them different stacks.
                 if guard!("irqs-on-no-stack", gate.ist_number() == 0) {
                     return Err(InterruptStackError::NoStack { vector });
-                }
-                if guard!("irqs-on-other-stack", gate.ist_number() != ist) {
-                    return Err(InterruptStackError::OtherStack {
-                        vector,
-                        ist: gate.ist_number(),
-                        wanted: ist,
-                    });
                 }
                 if guard!("irqs-on-other-stub", gate.handler() != wanted) {
                     return Err(InterruptStackError::OtherStub {
