@@ -15,7 +15,7 @@ fn idt(ist: Ist) -> Idt {
     idt
 }
 
-fn examine(idt: &Idt) -> Result<InterruptsOnEntry, InterruptStackError> {
+const fn examine(idt: &Idt) -> Result<InterruptsOnEntry, InterruptStackError> {
     // SAFETY: nothing is loaded.
     unsafe { InterruptsOnEntry::new(idt, SLOTS) }
 }
