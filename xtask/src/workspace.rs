@@ -120,18 +120,23 @@ pub(crate) fn first_line(text: &str) -> &str {
 
 /// A place for contents that will be renamed to `path` when they are complete.
 ///
-/// Made before long work, it tells of a path that cannot be written while nothing is lost yet.
-pub(crate) fn prepare_file(path: &Path) -> Result<tempfile::NamedTempFile> {
-    let directory = match path.parent() {
+/// Made before long work, it tells of a path that cannot be written while nothing is lost yet. `None` where there is
+/// something that takes contents but cannot be replaced: a device or a pipe.
+pub(crate) fn prepare_file(path: &Path) -> Result<Option<tempfile::NamedTempFile>> {
+    let place = behind_links(path);
+    let directory = match place.parent() {
         Some(parent) if parent != OsStr::new("") => parent,
         _ => Path::new("."),
     };
-    if path.is_dir() {
-        return Err(not_written(path, std::io::ErrorKind::IsADirectory.into()));
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Err(not_written(path, std::io::ErrorKind::IsADirectory.into())),
+        Ok(found) if !found.is_file() => return Ok(None),
+        _ => {}
     }
     tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o666))
         .tempfile_in(directory)
+        .map(Some)
         // The temporary name in the original error would only confuse.
         .map_err(|source| not_written(path, source.kind().into()))
 }
@@ -145,11 +150,20 @@ fn not_written(path: &Path, source: std::io::Error) -> Error {
     }
 }
 
-/// Writes a file as a whole or not at all.
+/// Where a path leads to, when there is something.
+fn behind_links(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Writes a file as a whole or not at all; a link stays one, and a device or a pipe gets the contents.
 pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> Result<()> {
-    let mut file = prepare_file(path)?;
-    file.write_all(contents).map_err(|source| not_written(path, source))?;
-    file.persist(path).map_err(|error| not_written(path, error.error))?;
+    let failed = |source| not_written(path, source);
+    let Some(mut file) = prepare_file(path)? else {
+        let mut device = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
+        return device.write_all(contents).map_err(failed);
+    };
+    file.write_all(contents).map_err(failed)?;
+    file.persist(behind_links(path)).map_err(|error| failed(error.error))?;
     Ok(())
 }
 
@@ -165,6 +179,29 @@ mod tests {
         write_whole(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_stays_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("out.json"), directory.path().join("link"));
+        fs::write(&file, b"old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_whole(&link, b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_replaced() {
+        use std::os::unix::fs::FileTypeExt;
+        assert!(prepare_file(Path::new("/dev/null")).unwrap().is_none());
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // A socket cannot be written by its name either, but it is still there.
+        assert!(write_whole(&path, b"x").is_err());
+        assert!(fs::metadata(&path).unwrap().file_type().is_socket());
     }
 
     #[test]
