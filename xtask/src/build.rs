@@ -75,8 +75,8 @@ pub(crate) fn cargo(package: &str, profile: Profile, target: &Path) -> Cargo {
 }
 
 /// The executables named in cargo's messages: target name and file.
-pub(crate) fn executables(messages: &[u8]) -> Vec<(String, PathBuf)> {
-    Message::parse_stream(messages)
+pub(crate) fn executables(messages: &str) -> Vec<(String, PathBuf)> {
+    Message::parse_stream(messages.as_bytes())
         .filter_map(std::result::Result::ok)
         .filter_map(|message| match message {
             Message::CompilerArtifact(artifact) => {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn executables_are_found_among_other_messages() {
-        let messages = br#"{"reason":"build-finished","success":true}
+        let messages = r#"{"reason":"build-finished","success":true}
 {"reason":"compiler-artifact","package_id":"path+file:///w/u#user@0.1.0","manifest_path":"/w/u/Cargo.toml","target":{"kind":["bin"],"crate_types":["bin"],"name":"init","src_path":"/w/u/init.rs","edition":"2024","doc":true,"doctest":false,"test":false},"profile":{"opt_level":"3","debuginfo":0,"debug_assertions":false,"overflow_checks":false,"test":false},"features":[],"filenames":["/t/init"],"executable":"/t/init","fresh":false}
 "#;
         assert_eq!(executables(messages), [("init".to_owned(), PathBuf::from("/t/init"))]);

@@ -30,7 +30,7 @@ const MOST_LINES: usize = 200_000;
 /// The longest piece that is taken for a line.
 const LONGEST_LINE: u64 = 1 << 16;
 /// How often a waiting thread looks at the clock and for Ctrl-C.
-const TURN: Duration = Duration::from_millis(20);
+pub(crate) const TURN: Duration = Duration::from_millis(20);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -85,7 +85,7 @@ impl Drop for Killed {
 }
 
 /// Reads pieces that end in a newline, or are as long as a line may be, until the end or until told to stop.
-fn each_line(reader: impl Read, mut take: impl FnMut(&[u8]) -> bool) {
+pub(crate) fn each_line(reader: impl Read, mut take: impl FnMut(&[u8]) -> bool) {
     let mut reader = BufReader::with_capacity(1 << 18, reader);
     let mut line = Vec::new();
     loop {

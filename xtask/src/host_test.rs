@@ -4,11 +4,7 @@
 //! first pass left out because they look at optimised code. Then the models of concurrent code, which need a
 //! compiler flag that makes their atomics those of the model checker.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use crate::error::{Error, Result};
-use crate::guest::is_interrupted;
 use crate::test::Counts;
 use crate::toolchain::{Cargo, Toolchain};
 use crate::workspace::{LIBRARIES, Workspace};
@@ -99,23 +95,12 @@ fn models(workspace: &Workspace, filter: &[&str]) -> Cargo {
 /// Runs one pass, showing what is not well, or everything.
 fn pass(cargo: &Cargo, workspace: &Workspace, verbose: bool) -> Result<Pass> {
     eprintln!("{}", cargo.shown());
-    let mut child = cargo
-        .nested(workspace)
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|source| cargo.not_started(source))?;
     let mut pass = Pass::default();
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
-            if pass.take(&line) || verbose {
-                println!("{line}");
-            }
+    let status = cargo.lines(workspace, &mut |line| {
+        if pass.take(line) || verbose {
+            println!("{line}");
         }
-    }
-    let status = child.wait().map_err(|source| cargo.not_started(source))?;
-    if is_interrupted() {
-        return Err(Error::Interrupted);
-    }
+    })?;
     if pass.programs == 0 || (!status.success() && pass.counts.failed == 0) {
         // Nothing was built, or a test program died without a result.
         return Err(Error::Command {

@@ -1,6 +1,8 @@
 //! `cargo xtask run`: boots the kernel with one program and shows what it prints.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempPath;
 
 use crate::build::{self, Profile, write_archive};
 use crate::error::{Error, Result};
@@ -48,6 +50,22 @@ pub(crate) fn model(options: &machine::Options, accel: Accel, qemu: &Qemu) -> Re
     }
 }
 
+/// A name for an archive that no other run uses, which may have been given another program; the file goes with it.
+fn archive_of_its_own(workspace: &Workspace) -> Result<TempPath> {
+    let directory = workspace.guest_target();
+    tempfile::Builder::new()
+        .prefix("programs-")
+        .suffix(".cpio")
+        .tempfile_in(&directory)
+        .map(tempfile::NamedTempFile::into_temp_path)
+        .map_err(|source| Error::File {
+            action: "write to",
+            path: directory,
+            source,
+            remedy: "make it writable",
+        })
+}
+
 /// `cargo xtask run`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let workspace = Workspace::find()?;
@@ -69,17 +87,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ),
         });
     }
-    let mut built = build::build(&workspace, &mut setup, args.profile)?;
     let name = if from_file {
-        let path = Path::new(&args.program);
-        let name = path
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        built.programs.retain(|(known, _)| *known != name);
-        built.programs.push((name.clone(), path.to_owned()));
-        built.archive = workspace.guest_target().join("programs-given.cpio");
-        write_archive(&built.archive, &built.programs, &built.kernel)?;
-        name
+        let file = Path::new(&args.program).file_name();
+        file.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     } else {
         args.program.clone()
     };
@@ -95,6 +105,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             why: "which is empty or has a space, where the kernel's command line ends a word".to_owned(),
             remedy: "use words without spaces".to_owned(),
         });
+    }
+    let mut built = build::build(&workspace, &mut setup, args.profile)?;
+    let given = if from_file {
+        Some(archive_of_its_own(&workspace)?)
+    } else {
+        None
+    };
+    if let Some(archive) = &given {
+        built.programs.retain(|(known, _)| *known != name);
+        built.programs.push((name.clone(), PathBuf::from(&args.program)));
+        built.archive = archive.to_path_buf();
+        write_archive(&built.archive, &built.programs, &built.kernel)?;
     }
     eprintln!("booting on {accel:?} ({why}), CPU {cpu}, {} MiB", args.machine.memory);
     let machine = Machine {

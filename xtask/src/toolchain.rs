@@ -2,9 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{Error, Result};
+use crate::guest::{TURN, each_line, is_interrupted};
 use crate::workspace::{Workspace, first_line};
 
 /// The one nightly, which builds the kernel's test images and nothing else.
@@ -163,22 +168,53 @@ impl Cargo {
         }
     }
 
-    /// Runs it with its messages shown, and returns what it wrote to standard output.
-    pub(crate) fn output(&self, workspace: &Workspace) -> Result<Vec<u8>> {
-        let output = self
-            .nested(workspace)
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|source| self.not_started(source))?;
-        if output.status.success() {
-            return Ok(output.stdout);
+    /// Runs it with its messages shown; `take` gets each line of its standard output as it comes.
+    ///
+    /// When this program is asked to end, cargo is, too: a request that is not Ctrl-C reaches this process alone.
+    pub(crate) fn lines(&self, workspace: &Workspace, take: &mut dyn FnMut(&str)) -> Result<ExitStatus> {
+        let mut command = self.nested(workspace);
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().map_err(|source| self.not_started(source))?;
+        let (sender, lines) = mpsc::channel();
+        if let Some(output) = child.stdout.take() {
+            // Not waited for: a program that cargo left behind could keep the output open.
+            thread::spawn(move || each_line(output, |line| sender.send(line.to_vec()).is_ok()));
         }
-        if crate::guest::is_interrupted() {
-            return Err(Error::Interrupted);
+        loop {
+            if is_interrupted() {
+                if let Some(cargo) = Pid::from_raw(child.id().cast_signed()) {
+                    // It fails only for one that has ended already.
+                    let _ = kill_process(cargo, Signal::TERM);
+                }
+                child.wait().map_err(|source| self.not_started(source))?;
+                return Err(Error::Interrupted);
+            }
+            match lines.recv_timeout(TURN) {
+                Ok(line) => take(&String::from_utf8_lossy(&line)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    if let Some(status) = child.try_wait().map_err(|source| self.not_started(source))? {
+                        return Ok(status);
+                    }
+                    thread::sleep(TURN / 10);
+                }
+            }
+        }
+    }
+
+    /// Runs it with its messages shown, and returns what it wrote to standard output.
+    pub(crate) fn output(&self, workspace: &Workspace) -> Result<String> {
+        let mut output = String::new();
+        let status = self.lines(workspace, &mut |line| {
+            output.push_str(line);
+            output.push('\n');
+        })?;
+        if status.success() {
+            return Ok(output);
         }
         Err(Error::Command {
             command: self.shown(),
-            status: output.status,
+            status,
             remedy: "mend what the compiler says above".to_owned(),
         })
     }
