@@ -15,9 +15,12 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::figure::{Figures, Repeat, per_operation};
 use crate::guest::{self, Ended, LogSink, NoLog};
+use crate::html::{self, Extras};
 use crate::image::Image;
 use crate::listing;
 use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
+use crate::phase;
+use crate::plot::Series;
 use crate::progress::Progress;
 use crate::ratio::Ratio;
 use crate::report::{Measured, Report};
@@ -35,6 +38,8 @@ const MARKS: (&str, &str) = ("bench_mark_begin", "bench_mark_end");
 const SWITCH: &str = "switch::switch_stacks";
 /// Most rounds of the logged run: each costs a line of log for every instruction.
 const MOST_LOGGED_ROUNDS: u32 = 128;
+/// Numbers of pages that are mapped in the longer stretch, for the report's series.
+const GROWTH: [u32; 6] = [32, 128, 512, 2048, 8192, 32768];
 /// No page costs more than so many instructions for its share of a page table.
 const PAGE_TABLE_SHARE: u32 = 3;
 
@@ -57,6 +62,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 
+    /// Write a page with plots to this file, too; takes some more boots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Compare with an earlier run's JSON, and fail if a row takes more instructions now
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -78,7 +87,7 @@ pub(crate) struct Args {
     repeats: u32,
 
     /// Print the instructions of one round of this row, in the order in which they were executed
-    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "baseline", "model"])]
+    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "baseline", "model"])]
     listing: Option<String>,
 
     /// How the compiler optimises; figures are only given for release
@@ -417,6 +426,60 @@ fn cycles(plan: &Plan, args: &Args, rows: &[&str]) -> Result<Option<Figures>> {
     }
 }
 
+/// Where the instructions of each row go, by its logged path.
+fn phases(
+    report: &Report,
+    logged: &Figures,
+    stretches: &[trace::Stretch],
+    code: &Code,
+) -> Vec<(&'static str, phase::Phases)> {
+    let of = |measured: &Measured| {
+        let (_, repeats) = logged.rows.iter().find(|(name, _)| name == measured.row.name)?;
+        let (position, timing) = &repeats.first()?.longer;
+        let round = trace::last_round(stretches.get(*position)?, timing.rounds)?;
+        phase::of_round(round, code, measured.instructions, timing.operations)
+    };
+    let rows = report.rows.iter();
+    rows.filter_map(|measured| Some((measured.row.name, of(measured)?)))
+        .collect()
+}
+
+/// Instructions of the rows that map a page in each round, over the number of pages.
+fn growth(plan: &Plan, report: &Report) -> Result<Vec<Series>> {
+    let mapping = report.rows.iter().map(|measured| measured.row);
+    let names: Vec<&str> = mapping.filter(|row| row.maps_pages).map(|row| row.name).collect();
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let progress = Progress::start("booting once for each number of pages");
+    let mut series: Vec<Series> = names
+        .iter()
+        .map(|&name| Series {
+            name: name.to_owned(),
+            points: Vec::new(),
+        })
+        .collect();
+    for pages in GROWTH {
+        let machine = Machine {
+            boot: Boot {
+                append: command_line(PROGRAM, &Plan::arguments(pages / 2, 1, &names)),
+                ..plan.machine.boot.clone()
+            },
+            ..plan.machine.clone()
+        };
+        let (_, figures) = plan.boot(&machine, &progress, &mut NoLog)?;
+        instruction_clock(&figures)?;
+        for series in &mut series {
+            let found = figures.rows.iter().find(|(name, _)| *name == series.name);
+            let repeat = found.and_then(|(_, repeats)| repeats.first());
+            if let Some(each) = repeat.and_then(Repeat::ticks_per_operation) {
+                series.points.push((f64::from(pages), each.as_f64()));
+            }
+        }
+    }
+    Ok(series)
+}
+
 /// The microcode of the host's CPU, where the host says it.
 fn microcode() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -473,7 +536,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Instructions are counted by TCG, which has no model `host`.
     let cpu = model(&args.machine, Accel::Tcg, &qemu)?;
     machine::choose(args.machine.accel)?;
-    for path in [&args.json, &args.csv].into_iter().flatten() {
+    for path in [&args.json, &args.csv, &args.html].into_iter().flatten() {
         // A place that cannot be written is said before the work, not after it.
         prepare_file(path)?;
     }
@@ -615,6 +678,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             json["model"] = model.json(&report.rows);
         }
         write_whole(path, format!("{json:#}\n").as_bytes())?;
+    }
+    if let Some(path) = &args.html {
+        let extras = Extras {
+            phases: phases(&report, &logged_figures, &stretches, &code),
+            growth: growth(&plan, &report)?,
+        };
+        write_whole(path, html::page(&report, &extras)?.as_bytes())?;
     }
     if let Some(path) = &args.csv {
         let text = report.csv().map_err(|error| Error::Verdict {

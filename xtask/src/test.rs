@@ -1,6 +1,7 @@
 //! `cargo xtask test`: host tests, then every test image in the emulator.
 
 use crate::boot_test;
+use crate::browser_test;
 use crate::build::{self, Profile};
 use crate::error::{Error, Result};
 use crate::host_test;
@@ -126,7 +127,12 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let workspace = Workspace::find()?;
     let mut setup = Setup::new(&workspace);
     workspace.writable()?;
-    let mut counts = host_test::run(&workspace, args.filter.as_deref(), args.machine.verbose)?;
+    let mut counts = browser_test::run(args.filter.as_deref())?;
+    counts.add(host_test::run(
+        &workspace,
+        args.filter.as_deref(),
+        args.machine.verbose,
+    )?);
     counts.add(images(&workspace, &mut setup, args)?);
     if let Some(filter) = &args.filter
         && counts.total() == 0

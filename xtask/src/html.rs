@@ -1,0 +1,399 @@
+//! `bench --html FILE`: the report as one page that needs nothing else.
+//!
+//! A policy in the page forbids every fetch and every script. Plots are SVG in the page, each in a `figure`
+//! that says how many marks it must have.
+
+use std::fmt::{Display, Write};
+
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::phase::Phases;
+use crate::plot::{self, Bar, DATA, GRID, INK, Plot, Series, digits, hexadecimal};
+use crate::ratio::Ratio;
+use crate::report::Report;
+
+/// Longer operations would make bars of the others invisible.
+const LONGEST_BAR: u32 = 200;
+
+/// What a page shows besides the report.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    /// Rows by phase.
+    pub(crate) phases: Vec<(&'static str, Phases)>,
+    /// Instructions of an operation over the number of pages that were touched.
+    pub(crate) growth: Vec<Series>,
+}
+
+/// What an experiment's author published, and the rows that stand for it here.
+struct Seed {
+    number: &'static str,
+    what: &'static str,
+    theirs: &'static str,
+    rows: &'static [&'static str],
+}
+
+const SEEDS: [Seed; 4] = [
+    Seed {
+        number: "000",
+        what: "page faults left by SYSRET instead of IRET",
+        theirs: "8.4 s → 6.5 s for the whole program, on Haswell",
+        rows: &["fault/zero-page/iret", "fault/zero-page/sysret-dead"],
+    },
+    Seed {
+        number: "002",
+        what: "SYSENTER's stack pointer: WRMSR in each switch, or a trampoline",
+        theirs: "3 µs a context switch (2 processes, no working set) either way, on a Pentium III",
+        rows: &["switch/yield/2p", "switch/pipe/2p-0k"],
+    },
+    Seed {
+        number: "003",
+        what: "system calls with interrupts left on, simulated in user mode",
+        theirs: "158 → 113 cycles, on Intel family 6 model 62",
+        rows: &["irqflag/simulation/toggled", "irqflag/simulation/untouched"],
+    },
+    Seed {
+        number: "004",
+        what: "context tracking that knows interrupts to be off, in a kill of oneself",
+        theirs: "90 cycles less, 6 %, on AMD",
+        rows: &["tracking/kill-winch/irqsave", "tracking/kill-winch/irqsoff"],
+    },
+];
+
+/// Text as it may stand in HTML.
+fn escaped(text: impl Display) -> String {
+    let text = text.to_string();
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+fn style() -> String {
+    let dark_data = ["#5AA2F0", "#F2A54A", "#3CC59A"];
+    let mut dark = format!(
+        "svg [fill=\"{ink}\"]{{fill:var(--ink)}}svg [stroke=\"{grid}\"]{{stroke:var(--line)}}",
+        ink = hexadecimal(INK),
+        grid = hexadecimal(GRID)
+    );
+    let mut variables = String::new();
+    for (number, color) in DATA.into_iter().enumerate() {
+        let color = hexadecimal(color);
+        let _ = write!(
+            dark,
+            "svg [fill=\"{color}\"]{{fill:var(--d{number})}}svg [stroke=\"{color}\"]{{stroke:var(--d{number})}}"
+        );
+        let _ = write!(variables, "--d{number}:{};", dark_data.get(number).unwrap_or(&"#FFF"));
+    }
+    format!(
+        ":root{{color-scheme:light dark;--ink:{ink};--soft:#59636e;--line:{grid};--page:#fff;--card:#f7f8fa}}\
+         @media (prefers-color-scheme:dark){{:root{{--ink:#e6e9ed;--soft:#9aa4b0;--line:#3a414a;--page:#14171b;\
+         --card:#1c2026;{variables}}}{dark}}}\
+         *{{box-sizing:border-box}}\
+         body{{margin:0 auto;max-width:1216px;padding:24px 16px 48px;background:var(--page);color:var(--ink);\
+         font:15px/1.5 system-ui,sans-serif}}\
+         h1{{font-size:24px;line-height:1.25;margin:0 0 8px}}h2{{font-size:18px;margin:32px 0 8px}}\
+         p{{max-width:72ch;margin:0 0 12px}}.soft{{color:var(--soft)}}.bad{{color:#d1242f;font-weight:600}}\
+         .plots{{columns:2 400px;column-gap:16px}}\
+         figure{{margin:0 0 16px;break-inside:avoid;padding:12px;background:var(--card);border:1px solid var(--line);border-radius:8px;min-width:0}}\
+         figcaption{{font-weight:600;margin-bottom:8px}}figcaption span{{display:block;font-weight:400;font-size:13px;color:var(--soft)}}\
+         svg{{display:block;width:100%;max-width:560px;height:auto}}svg text{{font-family:system-ui,sans-serif}}\
+         .wide{{overflow-x:auto}}table{{border-collapse:collapse;font-size:13.5px;min-width:100%}}\
+         th,td{{text-align:left;padding:4px 12px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}}\
+         th{{white-space:nowrap}}td.n,th.n{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}}\
+         code{{font-size:13px}}code,td.w{{white-space:nowrap}}td.t{{min-width:12em}}",
+        ink = hexadecimal(INK),
+        grid = hexadecimal(GRID),
+    )
+}
+
+/// A plot with its heading. Dimensions go, so that the style sheet decides.
+fn figure(out: &mut String, heading: &str, below: &str, plot: &Plot) {
+    let svg = plot.svg.replacen(
+        "<svg ",
+        &format!("<svg role=\"img\" aria-label=\"{}\" ", escaped(heading)),
+        1,
+    );
+    let _ = write!(
+        out,
+        "<figure data-marks=\"{}\"><figcaption>{}<span>{}</span></figcaption>{svg}</figure>",
+        plot.marks,
+        escaped(heading),
+        escaped(below)
+    );
+}
+
+/// How much a series grows, in words.
+fn slope(series: &Series) -> Option<String> {
+    let (first, last) = (series.points.first()?, series.points.last()?);
+    let each = (last.1 - first.1) / (last.0 - first.0) * 1000.0;
+    Some(format!(
+        "{}: {} at {} pages, {} at {}; {each:+.3} instructions for 1000 pages more",
+        series.name,
+        digits(first.1),
+        first.0,
+        digits(last.1),
+        last.0
+    ))
+}
+
+fn plots(
+    out: &mut String,
+    report: &Report,
+    extras: &Extras,
+) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let phases: Vec<Bar> = extras
+        .phases
+        .iter()
+        .map(|(name, phases)| Bar {
+            name: (*name).to_owned(),
+            parts: [phases.entry, phases.handler, phases.exit].map(Ratio::as_f64).to_vec(),
+        })
+        .collect();
+    let parts = ["entry", "handler", "exit"];
+    let (long, short): (Vec<Bar>, Vec<Bar>) = phases
+        .into_iter()
+        .partition(|bar| bar.parts.iter().sum::<f64>() > f64::from(LONGEST_BAR));
+    if !short.is_empty() {
+        let plot = plot::bars(&short, &parts, "instructions of one operation")?;
+        let below =
+            "Entry: to the kernel's first own function. Exit: from its last one on. A stub that does all is entry.";
+        figure(out, "Where the instructions go", below, &plot);
+    }
+    if !long.is_empty() {
+        let plot = plot::bars(&long, &parts, "instructions of one operation")?;
+        figure(out, "Longer operations", "On a scale of their own.", &plot);
+    }
+    let mut beside = Vec::new();
+    for measured in &report.rows {
+        let ours = measured.instructions.as_f64();
+        if let Some(linux) = measured.row.linux
+            && ours > 0.0
+        {
+            beside.push(Bar {
+                name: measured.row.name.to_owned(),
+                parts: vec![
+                    f64::from(linux.lean) / ours,
+                    f64::from(linux.default.saturating_sub(linux.lean)) / ours,
+                ],
+            });
+        }
+    }
+    if !beside.is_empty() {
+        let plot = plot::bars(
+            &beside,
+            &["optional work off", "more, as distributed"],
+            "times as many as ours",
+        )?;
+        let below = "Linux 6.1 in the same emulator: its instructions for each one of ours.";
+        figure(out, "Beside Linux", below, &plot);
+    }
+    if !extras.growth.is_empty() {
+        let plot = plot::lines(&extras.growth, "pages touched", "instructions a fault")?;
+        let below: Vec<String> = extras.growth.iter().filter_map(slope).collect();
+        figure(out, "Growth with the pages mapped", &below.join(". "), &plot);
+    }
+    Ok(())
+}
+
+fn table(out: &mut String, report: &Report) {
+    out.push_str(
+        "<div class=\"wide\"><table><thead><tr><th>row</th><th>seed</th><th class=\"n\">instructions</th>\
+         <th class=\"n\">target</th><th class=\"n\">Linux</th><th>events of one operation</th></tr></thead><tbody>",
+    );
+    for measured in &report.rows {
+        let row = measured.row;
+        let words = measured.events.as_ref().map_or_else(
+            || "not seen".to_owned(),
+            |events| {
+                let happened = Event::ALL
+                    .iter()
+                    .zip(events)
+                    .filter(|(_, count)| **count != Ratio::ZERO);
+                happened
+                    .map(|(event, count)| format!("{count} {}", event.name()))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            },
+        );
+        let _ = write!(
+            out,
+            "<tr><td><code>{}</code></td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td>{}",
+            escaped(row.name),
+            row.seed.unwrap_or(""),
+            measured.instructions,
+            row.target.map_or_else(String::new, |target| format!("≤ {target}")),
+            row.linux
+                .map_or_else(String::new, |linux| format!("{} / {}", linux.lean, linux.default)),
+            escaped(words)
+        );
+        for failure in &measured.failures {
+            let _ = write!(out, "<br><span class=\"bad\">FAILED: {}</span>", escaped(failure));
+        }
+        out.push_str("</td></tr>");
+    }
+    out.push_str("</tbody></table></div>");
+}
+
+fn seeds(out: &mut String, report: &Report) {
+    out.push_str(
+        "<div class=\"wide\"><table><thead><tr><th>seed</th><th>what</th><th>theirs, on real CPUs</th>\
+         <th>ours, in instructions</th></tr></thead><tbody>",
+    );
+    for seed in SEEDS {
+        let ours: Vec<String> = report
+            .rows
+            .iter()
+            .filter(|measured| seed.rows.contains(&measured.row.name))
+            .map(|measured| format!("{} <code>{}</code>", measured.instructions, escaped(measured.row.name)))
+            .collect();
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td class=\"t\">{}</td><td class=\"t\">{}</td><td class=\"w\">{}</td></tr>",
+            seed.number,
+            escaped(seed.what),
+            escaped(seed.theirs),
+            ours.join("<br>")
+        );
+    }
+    out.push_str("</tbody></table></div>");
+}
+
+/// The page.
+pub(crate) fn page(report: &Report, extras: &Extras) -> Result<String> {
+    let mut out = format!(
+        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Kernel entry paths in instructions</title><link rel=\"icon\" href=\"data:,\">\
+         <style>{}</style></head><body><h1>Kernel entry paths in instructions</h1>\
+         <p>Instructions of one operation, exact: QEMU {} TCG, one tick of the clock an instruction, CPU {} ({}). \
+         The entering instruction counts; the loop around it is taken off.</p>\
+         <p class=\"soft\">Instructions are not cycles: IRET, WRMSR and a write of CR3 count one each here, like any \
+         other. Events that cost more on a real CPU are listed with each row.</p><div class=\"plots\">",
+        style(),
+        escaped(&report.qemu),
+        escaped(&report.cpu),
+        escaped(&report.cpu_name),
+    );
+    plots(&mut out, report, extras).map_err(|error| Error::Verdict {
+        what: format!("a plot cannot be drawn: {error}"),
+        remedy: "use --json or --csv".to_owned(),
+    })?;
+    out.push_str("</div><h2>The experiments' own figures</h2><p class=\"soft\">Theirs are times of real CPUs of their day, ours are path lengths: the two cannot be compared as numbers. A path length cannot show what IRET or a flag write costs.</p>");
+    seeds(&mut out, report);
+    out.push_str("<h2>All rows</h2><p class=\"soft\">Linux: 6.1 in the same emulator, optional work off / as distributed, on a Haswell model.</p>");
+    table(&mut out, report);
+    if !report.skipped.is_empty() {
+        out.push_str("<h2>Not measured here</h2><ul>");
+        for (row, reason) in &report.skipped {
+            let _ = write!(out, "<li><code>{}</code>: {}</li>", escaped(row), escaped(reason));
+        }
+        out.push_str("</ul>");
+    }
+    out.push_str("</body></html>\n");
+    Ok(out)
+}
+
+/// Figures of a report that looks like a real one, for tests of the page: each row takes its target.
+pub(crate) fn sample() -> (Report, Extras) {
+    let rows: Vec<crate::report::Measured> = crate::row::ROWS
+        .iter()
+        .map(|row| crate::report::Measured {
+            row,
+            instructions: Ratio::whole(row.target.unwrap_or(5)),
+            spread: Ratio::ZERO,
+            events: Some([Ratio::whole(1); Event::ALL.len()]),
+            cycles: None,
+            failures: Vec::new(),
+        })
+        .collect();
+    let phases = |whole: Ratio| Phases {
+        entry: whole.minus(Ratio::whole(3)),
+        handler: Ratio::whole(1),
+        exit: Ratio::whole(2),
+    };
+    let extras = Extras {
+        phases: rows
+            .iter()
+            .map(|measured| (measured.row.name, phases(measured.instructions)))
+            .collect(),
+        growth: vec![Series {
+            name: "fault/zero-page/iret".to_owned(),
+            points: vec![(16.0, 170.0), (128.0, 171.0), (1024.0, 171.2)],
+        }],
+    };
+    let report = Report {
+        cpu: "Skylake-Client".to_owned(),
+        cpu_name: "Intel Core Processor (Skylake)".to_owned(),
+        qemu: "7.2.22".to_owned(),
+        rows,
+        skipped: vec![("sysenter/null/64".to_owned(), "no SYSENTER <here>".to_owned())],
+    };
+    (report, extras)
+}
+
+/// What is wrong with the figures of a page as a browser holds it: each must have its marks.
+pub(crate) fn missing_marks(document: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut figures = 0;
+    for part in document.split("<figure ").skip(1) {
+        figures += 1;
+        let picture = part.split("</figure>").next().unwrap_or_default();
+        let wanted = picture
+            .strip_prefix("data-marks=\"")
+            .and_then(|rest| rest.split('"').next())
+            .and_then(|number| number.parse::<usize>().ok());
+        let found = plot::marks_in(picture);
+        if wanted != Some(found) || found == 0 {
+            wrong.push(format!("plot {figures} has {found} marks, not {wanted:?}"));
+        }
+    }
+    if figures == 0 {
+        wrong.push("there is no plot".to_owned());
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample_page() -> String {
+        let (report, extras) = sample();
+        page(&report, &extras).unwrap()
+    }
+
+    #[test]
+    fn page_names_every_row_and_fetches_nothing() {
+        let page = sample_page();
+        for row in crate::row::ROWS {
+            assert!(page.contains(row.name), "{}", row.name);
+        }
+        for fetch in ["src=", "href=\"http", "url(", "@import", "<script"] {
+            assert!(!page.contains(fetch), "{fetch}");
+        }
+        assert!(page.contains("no SYSENTER &lt;here&gt;"));
+    }
+
+    #[test]
+    fn plots_have_their_marks_and_a_lost_one_is_noticed() {
+        let page = sample_page();
+        assert_eq!(missing_marks(&page), Vec::<String>::new());
+        let lost = page.replacen("<circle ", "<ellipse ", 1);
+        assert_eq!(missing_marks(&lost).len(), 1);
+        assert_eq!(missing_marks("<p>"), ["there is no plot"]);
+    }
+
+    #[test]
+    fn growth_is_said_in_words() {
+        let series = Series {
+            name: "a".to_owned(),
+            points: vec![(0.0, 10.0), (1000.0, 12.0)],
+        };
+        assert_eq!(
+            slope(&series).unwrap(),
+            "a: 10 at 0 pages, 12 at 1000; +2.000 instructions for 1000 pages more"
+        );
+    }
+}
