@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | – | [`QUERY_ANSWER`] |
 //! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode, 7 null call with interrupts left on, 8 the kernel proper with interrupts left on | 0 |
-//! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11 | 0 |
+//! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11, 2 SYSRET to a landing page, which is mapped then | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 5 | context tracking of this process: 0 off, 1 by transitions that save the interrupt flag, 2 by transitions that know it to be 0; with the set of stubs back to 0 | 0 |
 //! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
@@ -27,11 +27,13 @@ use core::marker::PhantomData;
 use context_tracking::IrqSaved;
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
-use entry_sysret::{IretOnly, Refusal, SysretOrIret};
+use entry_sysret::landing::LandingPage;
+use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
 
 use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
-use crate::process::current;
+use crate::memory::{PAGE_SIZE, Placement, Protection, layout};
+use crate::process::{FaultExit, Process, current};
 use crate::syscall::{Answer, Errno};
 
 /// Number of the control call.
@@ -130,7 +132,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
             let entry = stub_set_in(process.context().variant(), argument)?;
             process.context().set_syscall_entry(entry, irq);
         }
-        2 => process.set_loses_rcx_r11_in_faults(switch(argument)?),
+        2 => process.set_fault_exit(fault_exit(process, argument, irq)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
         5 | 11 if process.context().is_split() => return Err(Errno::EINVAL),
         5 => process.context().request_variant(tracked_variant(argument)?, irq),
@@ -152,6 +154,27 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
+}
+
+/// The exit of page faults of this number.
+fn fault_exit(process: &Process, number: u64, irq: &IrqOff) -> Result<FaultExit, Errno> {
+    match number {
+        0 => Ok(FaultExit::Iret),
+        1 => Ok(FaultExit::Dead),
+        2 => map_landing_page(process, irq).map(FaultExit::Landing),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Gives the process a landing page, in place of whatever is there. It goes with the address space.
+fn map_landing_page(process: &Process, irq: &IrqOff) -> Result<LandingPage, Errno> {
+    let mut space = process.space().lock(irq);
+    let space = space.as_mut().ok_or(Errno::EINVAL)?;
+    let protection = Protection::READ.union(Protection::EXECUTE);
+    let address = space.mmap(layout::LANDING_PAGE, PAGE_SIZE, protection, Placement::Fixed);
+    let address = address.map_err(|_| Errno::ENOMEM)?;
+    space.write(address, LandingPage::BYTES).map_err(|_| Errno::ENOMEM)?;
+    LandingPage::new(address, &UserRules::RULES).map_err(|_| Errno::EINVAL)
 }
 
 const fn switch(argument: u64) -> Result<bool, Errno> {

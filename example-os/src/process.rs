@@ -27,9 +27,11 @@ pub mod signal;
 mod switch;
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use entry_core::{IrqGuard, IrqOff};
+use entry_sysret::Rules;
+use entry_sysret::landing::LandingPage;
 
 pub use self::context::Context;
 use self::descriptor::Descriptors;
@@ -38,7 +40,7 @@ pub use self::life::{Children, INIT, Target, WaitStatus, exit, fork, kill, start
 use self::lock::IrqLock;
 use self::name::Name;
 use self::signal::Signal;
-use crate::entry::PerCpu;
+use crate::entry::{PerCpu, UserRules};
 use crate::memory::{AddressSpace, KernelStack};
 
 /// Slots of the table. A slot set is one word, so this is its number of bits.
@@ -53,8 +55,8 @@ pub struct Process {
     parent: AtomicU32,
     /// Number of the signal that is to end the process, or 0. Signals that are ignored are never recorded.
     fatal_signal: AtomicU32,
-    /// Whether page faults are left by SYSRET, with RCX and R11 lost: an experiment that the program asks for.
-    loses_rcx_r11_in_faults: AtomicBool,
+    /// How page faults are left: an experiment that the program asks for. See [`FaultExit::bits`].
+    fault_exit: AtomicU64,
     /// Whether an invalid opcode is skipped, for timing exceptions.
     skips_invalid_opcode: AtomicBool,
     context: Context,
@@ -62,6 +64,41 @@ pub struct Process {
     descriptors: IrqLock<Descriptors>,
     stack: IrqLock<Option<KernelStack>>,
     name: IrqLock<Name>,
+}
+
+/// How the page faults of a process are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultExit {
+    /// By IRET.
+    Iret,
+    /// By SYSRET, with RCX and R11 lost.
+    Dead,
+    /// By SYSRET through a landing page of the program, where it suits the frame.
+    Landing(LandingPage),
+}
+
+impl FaultExit {
+    /// 0, 1, or the address of the landing page.
+    const fn bits(self) -> u64 {
+        match self {
+            Self::Iret => 0,
+            Self::Dead => 1,
+            Self::Landing(page) => page.address(),
+        }
+    }
+
+    /// The inverse of [`FaultExit::bits`]; another number is IRET.
+    #[inline(always)]
+    const fn from_bits(bits: u64) -> Self {
+        match bits {
+            0 => Self::Iret,
+            1 => Self::Dead,
+            address => match LandingPage::new(address, &UserRules::RULES) {
+                Ok(page) => Self::Landing(page),
+                Err(_) => Self::Iret,
+            },
+        }
+    }
 }
 
 /// The idle thread: what the boot CPU does when no process can run.
@@ -95,7 +132,7 @@ impl Process {
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),
             fatal_signal: AtomicU32::new(0),
-            loses_rcx_r11_in_faults: AtomicBool::new(false),
+            fault_exit: AtomicU64::new(FaultExit::Iret.bits()),
             skips_invalid_opcode: AtomicBool::new(false),
             context: Context::new(),
             space: IrqLock::new(None),
@@ -154,16 +191,16 @@ impl Process {
             .and_then(Signal::new)
     }
 
-    /// Whether page faults are left by SYSRET, with RCX and R11 lost.
+    /// How page faults are left.
     #[inline(always)]
     #[must_use]
-    pub fn loses_rcx_r11_in_faults(&self) -> bool {
-        self.loses_rcx_r11_in_faults.load(Ordering::Relaxed)
+    pub fn fault_exit(&self) -> FaultExit {
+        FaultExit::from_bits(self.fault_exit.load(Ordering::Relaxed))
     }
 
-    /// Sets [`Process::loses_rcx_r11_in_faults`].
-    pub fn set_loses_rcx_r11_in_faults(&self, loses: bool) {
-        self.loses_rcx_r11_in_faults.store(loses, Ordering::Relaxed);
+    /// Sets [`Process::fault_exit`].
+    pub fn set_fault_exit(&self, exit: FaultExit) {
+        self.fault_exit.store(exit.bits(), Ordering::Relaxed);
     }
 
     /// Whether an invalid opcode is skipped rather than fatal.

@@ -2,7 +2,7 @@
 //!
 //! A program that is nothing but INT3 is entered with a random file. Its next exception shows what it was given, which
 //! is compared with what IRET gave it for the same file: all registers, flags and stack pointer, but for RCX and R11 where
-//! they were declared dead and SYSRET was taken. `seed=N` on the command line repeats a run.
+//! they were declared dead and SYSRET was taken without a landing page. `seed=N` on the command line repeats a run.
 //!
 //! Runs on TCG with any CPU model. It can't show RF, which no exception of INT3 reports.
 #![no_std]
@@ -18,10 +18,11 @@ use entry_core::kernel::Leave;
 use entry_core::rflags::Rflags;
 use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, TrapFrame};
+use entry_sysret::landing::{LandingPage, UserStack};
 use entry_sysret::{ExitWords, Rules, decide};
 use example_os::entry::{self, UserRules};
 use example_os::harness::Suite;
-use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection};
+use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection, user};
 use example_os::process::{self, Children, WaitStatus, scheduler};
 use example_os::{boot, println};
 
@@ -41,6 +42,10 @@ const FILES: u64 = 100_000;
 
 /// Pages of INT3: low, in the middle, and the last that a program can have.
 const PAGES: [u64; 3] = [0x40_0000, 0x1234_5678_9000, 0x7fff_ffff_e000];
+/// Pages in which half of the files have their stack: low, and where the program's other pages are.
+const STACKS: [u64; 2] = [0x70_0000, 0x7fff_ff00_0000];
+/// The landing page.
+const LANDING: u64 = 0x7fff_fe00_0000;
 /// Where the code is that ends the program.
 const END: u64 = 0x60_0000;
 /// `mov eax, 60` · `xor edi, edi` · `syscall`: exit with 0.
@@ -93,6 +98,7 @@ struct File([u64; 18]);
 
 const RCX: usize = 2;
 const R11: usize = 10;
+const RSP: usize = 15;
 const RIP: usize = 16;
 const RFLAGS: usize = 17;
 
@@ -103,6 +109,9 @@ impl File {
         let mut file = Self::ZERO;
         for word in &mut file.0 {
             *word = random.register();
+        }
+        if random.next().is_multiple_of(2) {
+            file.0[RSP] = STACKS[(random.next() % 2) as usize] + 152 + random.next() % (PAGE_SIZE - 152);
         }
         file.0[RIP] = PAGES[(random.next() % 3) as usize] + random.next() % PAGE_SIZE;
         // Most programs have neither TF nor RF, and only those leave by SYSRET.
@@ -192,10 +201,12 @@ enum Way {
     Built,
     /// As above, with RCX and R11 as SYSRET gives them.
     Equal,
+    /// Through the landing page, if the file allows it.
+    Landing,
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::Live, Self::Dead, Self::Built, Self::Equal];
+    const ALL: [Self; 5] = [Self::Live, Self::Dead, Self::Built, Self::Equal, Self::Landing];
 }
 
 /// What the hook has seen and does next.
@@ -211,6 +222,26 @@ struct State {
     leave: Option<Leave>,
     sysrets: u64,
     irets: u64,
+    landings: u64,
+}
+
+/// The user stack as the kernel's copies reach it. None of them faults here: the pages there are have been touched.
+struct Stack;
+
+impl UserStack for Stack {
+    fn has_shadow_stack(&self) -> bool {
+        false
+    }
+
+    fn store(&mut self, address: u64, words: [u64; 3]) -> bool {
+        STACKS
+            .iter()
+            .any(|page| (page..=&(page + PAGE_SIZE - 24)).contains(&&address))
+            && words
+                .iter()
+                .zip([0, 8, 16])
+                .all(|(word, offset)| user::write_user_u64(address + offset, *word).is_ok())
+    }
 }
 
 struct Shared(UnsafeCell<State>);
@@ -228,6 +259,7 @@ static STATE: Shared = Shared(UnsafeCell::new(State {
     leave: None,
     sysrets: 0,
     irets: 0,
+    landings: 0,
 }));
 
 /// The program reported what it was given.
@@ -255,7 +287,7 @@ fn compare(state: &mut State, frame: &TrapFrame) {
                 );
             }
         }
-        Way::Dead | Way::Built => assert_eq!(seen, state.reference, "{place:?}"),
+        Way::Dead | Way::Built | Way::Landing => assert_eq!(seen, state.reference, "{place:?}"),
         Way::Equal => {
             expected.0[RCX] = state.file.0[RIP];
             expected.0[R11] = state.file.0[RFLAGS];
@@ -274,6 +306,7 @@ fn prepare(state: &mut State, frame: &mut TrapFrame) {
     let way = Way::ALL[state.way];
     match way {
         Way::Live => {}
+        Way::Landing => frame.declare_no_instruction_breakpoint(),
         Way::Dead => {
             frame.declare_rcx_r11_dead();
             frame.declare_no_instruction_breakpoint();
@@ -285,6 +318,10 @@ fn prepare(state: &mut State, frame: &mut TrapFrame) {
         file.0[R11] = file.0[RFLAGS];
     }
     file.write(frame);
+    if way == Way::Landing {
+        let page = LandingPage::new(LANDING, &UserRules::RULES).unwrap();
+        state.landings += u64::from(page.land(frame, &UserRules::RULES, &mut Stack).is_ok());
+    }
     state.leave = Some(decide(&ExitWords::of(frame), &UserRules::RULES).unwrap());
 }
 
@@ -339,6 +376,13 @@ example_os::tests! { Machine;
         }
         space.mmap(END, PAGE_SIZE, executable, Placement::Fixed).unwrap();
         space.write(END, &EXIT).unwrap();
+        for page in STACKS {
+            let protection = Protection::READ.union(Protection::WRITE);
+            space.mmap(page, PAGE_SIZE, protection, Placement::Fixed).unwrap();
+            space.write(page, &[0]).unwrap();
+        }
+        space.mmap(LANDING, PAGE_SIZE, executable, Placement::Fixed).unwrap();
+        space.write(LANDING, LandingPage::BYTES).unwrap();
         entry::set_kernel_hook(Some(hook));
         let pid = process::start("test", space, &entry::first_frame(PAGES[0], 0), &machine.irq).unwrap();
         scheduler::schedule(&mut machine.irq);
@@ -346,9 +390,10 @@ example_os::tests! { Machine;
         entry::set_kernel_hook(None);
         assert_eq!(ended, Some((pid, WaitStatus::exited(0))));
         assert_eq!(state.done, FILES);
-        println!("[boot] {} exits by SYSRET, {} by IRET", state.sysrets, state.irets);
-        // Three files in four may leave by SYSRET, in two ways.
+        println!("[boot] {} exits by SYSRET, {} by IRET, {} landings", state.sysrets, state.irets, state.landings);
+        // Five files in six may leave by SYSRET, in two ways, and about a quarter through the landing page.
         assert!(state.sysrets > FILES, "{}", state.sysrets);
+        assert!(state.landings > FILES / 5, "{}", state.landings);
         assert!(state.irets > 2 * FILES, "{}", state.irets);
     }
 }

@@ -183,6 +183,20 @@ pub(crate) const ROWS: &[Row] = &[
         maps_pages: true,
     },
     Row {
+        name: "fault/zero-page/sysret-landing",
+        seed: Some("000"),
+        target: Some(310),
+        linux: linux(1125, 1254),
+        promise: &[
+            (Event::Fault, 1),
+            (Event::Sysret, 1),
+            (Event::Iret, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: true,
+    },
+    Row {
         name: "exception/user",
         seed: None,
         target: Some(72),
@@ -421,7 +435,14 @@ mod tests {
     #[test]
     fn filter_takes_any_part_of_the_name() {
         let names: Vec<_> = matching("zero-page").iter().map(|row| row.name).collect();
-        assert_eq!(names, ["fault/zero-page/iret", "fault/zero-page/sysret-dead"]);
+        assert_eq!(
+            names,
+            [
+                "fault/zero-page/iret",
+                "fault/zero-page/sysret-dead",
+                "fault/zero-page/sysret-landing"
+            ]
+        );
         assert!(matching("nonsense").is_empty());
     }
 }

@@ -6,14 +6,15 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
 use entry_core::{IrqOff, TrapFrame};
-use entry_sysret::Refusal;
+use entry_sysret::landing::{LandingPage, UserStack};
+use entry_sysret::{Refusal, Rules};
 
-use super::PerCpu;
-use crate::memory::{FaultError, user};
+use super::{PerCpu, UserRules};
+use crate::memory::{AddressSpace, FaultError, user};
 use crate::println;
 use crate::process::lock::IrqLock;
 use crate::process::signal::Signal;
-use crate::process::{self, WaitStatus, current};
+use crate::process::{self, FaultExit, Process, WaitStatus, current};
 
 /// Length of UD2.
 const UD2_BYTES: u64 = 2;
@@ -75,12 +76,42 @@ pub(super) fn page_fault(frame: &mut TrapFrame, address: u64, irq: IrqOff) -> Ir
         return fatal_page_fault(frame, address, error, irq);
     }
     PerCpu::current(&irq).count_fault();
-    if process.loses_rcx_r11_in_faults() {
-        frame.declare_rcx_r11_dead();
-        // The kernel arms no instruction breakpoints, and programs can't.
-        frame.declare_no_instruction_breakpoint();
+    match process.fault_exit() {
+        FaultExit::Iret => {}
+        FaultExit::Dead => {
+            frame.declare_rcx_r11_dead();
+            // The kernel arms no instruction breakpoints, and programs can't.
+            frame.declare_no_instruction_breakpoint();
+        }
+        FaultExit::Landing(page) => land(frame, page, process, &irq),
     }
     irq
+}
+
+/// Lets a page fault be left through the landing page, if it can be; by IRET, if not.
+#[inline(always)]
+fn land(frame: &mut TrapFrame, page: LandingPage, process: &Process, irq: &IrqOff) {
+    if let Some(space) = process.space().lock(irq).as_mut() {
+        // The kernel arms no instruction breakpoints, and programs can't.
+        frame.declare_no_instruction_breakpoint();
+        let _left_by_iret = page.land(frame, &UserRules::RULES, &mut Stack(space));
+    }
+}
+
+/// The stack of the process whose address space it is.
+struct Stack<'a>(&'a mut AddressSpace);
+
+impl UserStack for Stack<'_> {
+    /// The kernel enables none.
+    #[inline(always)]
+    fn has_shadow_stack(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn store(&mut self, address: u64, words: [u64; 3]) -> bool {
+        self.0.store_present(address, words)
+    }
 }
 
 #[inline(always)]

@@ -24,6 +24,8 @@ pub const USER_LIMIT: u64 = 0x7fff_ffff_f000;
 pub const STACK_BYTES: u64 = 8 << 20;
 /// Where `mmap` starts its search downwards: 128 MiB below [`USER_LIMIT`], as in Linux.
 pub const MMAP_TOP: u64 = USER_LIMIT - (128 << 20);
+/// Where a process has its landing page, if it asks for one: below its stack and above what `mmap` chooses.
+pub const LANDING_PAGE: u64 = USER_LIMIT - (64 << 20);
 /// Where physical address 0 is mapped.
 pub const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 /// What the addresses of the kernel image have on top of its physical ones.

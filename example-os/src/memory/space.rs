@@ -357,6 +357,32 @@ impl AddressSpace {
         Ok(frame)
     }
 
+    /// Stores three words in one page that the program could write now without a fault. Returns whether it could; nothing
+    /// is stored if not.
+    #[inline(always)]
+    pub fn store_present(&mut self, address: u64, words: [u64; 3]) -> bool {
+        const BYTES: u64 = 24;
+        let offset = address % PAGE_SIZE;
+        if address >= USER_LIMIT || offset > PAGE_SIZE - BYTES {
+            return false;
+        }
+        // SAFETY: as in `resolve_fault`.
+        let Some(slot) = (unsafe { table::slot(self.root, address) }) else {
+            return false;
+        };
+        let entry = slot.read();
+        // A page that is writable is one of the space's own.
+        if !entry.has(Flags::PRESENT.union(Flags::WRITABLE)) {
+            return false;
+        }
+        // SAFETY: `offset` is within the frame.
+        let destination = unsafe { entry.frame().pointer().add(index(offset)) };
+        // SAFETY: the words end in the frame, which belongs to this space; the program may look at it, but it does not
+        // run.
+        unsafe { destination.cast::<[u64; 3]>().write_unaligned(words) };
+        true
+    }
+
     /// A copy with frames of its own; the frame of zeros stays shared.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::descriptor::Descriptors;
 use super::lock::IrqLock;
 use super::name::Name;
 use super::signal::Signal;
-use super::{IDLE, MAX_PROCESSES, PROCESSES, Process, current, scheduler, switch};
+use super::{FaultExit, IDLE, MAX_PROCESSES, PROCESSES, Process, current, scheduler, switch};
 use crate::device::exit::{Outcome, finish};
 use crate::entry::{self, PerCpu};
 use crate::memory::{self, AddressSpace, KernelStack, OutOfMemory};
@@ -184,7 +184,7 @@ impl Vacancy {
         *process.stack.lock(irq) = Some(stack);
         *process.name.lock(irq) = name;
         process.fatal_signal.store(0, Ordering::Relaxed);
-        process.set_loses_rcx_r11_in_faults(false);
+        process.set_fault_exit(FaultExit::Iret);
         process.set_skips_invalid_opcode(false);
         process.parent.store(parent.pid(), Ordering::Relaxed);
         process.pid.store(pid, Ordering::Relaxed);

@@ -18,7 +18,7 @@ pub const QUERY: usize = 0;
 /// Operation: selects the SYSCALL stub set, see the `STUBS_` constants.
 pub const SELECT_STUBS: usize = 1;
 /// Operation: how this process comes back from a page fault: 0 by IRET, 1 by SYSRET, which
-/// destroys RCX and R11.
+/// destroys RCX and R11, 2 by SYSRET through a landing page, which keeps them.
 pub const FAULT_EXIT: usize = 2;
 /// Operation: runs the interrupt-flag loop in ring 0 and returns its ticks; the argument is one
 /// of [`UNTOUCHED`] and [`TOGGLED`] plus the rounds shifted left by 8.

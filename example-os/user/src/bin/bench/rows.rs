@@ -103,6 +103,12 @@ pub(crate) const ROWS: &[Row] = &[
         run: |bench, row| zero_page(bench, row, FaultExit::Sysret),
     },
     Row {
+        name: "fault/zero-page/sysret-landing",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| with_landing_page(bench, || zero_page(bench, row, FaultExit::Landing)),
+    },
+    Row {
         name: "exception/user",
         overhead: 2,
         operations: 1,
@@ -515,8 +521,23 @@ fn getppid(bench: &Bench, row: &Row) -> Result<(), Problem> {
 /// The way back from a page fault.
 #[derive(Clone, Copy)]
 enum FaultExit {
-    Iret = 0,
-    Sysret = 1,
+    Iret,
+    Sysret,
+    /// By SYSRET through the landing page, which keeps all registers: see [`with_landing_page`].
+    Landing,
+}
+
+/// Runs `row` while page faults are left through a landing page, which the program does not notice.
+fn with_landing_page(bench: &Bench, row: impl FnOnce() -> Result<(), Problem>) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let select = |exit| {
+        // SAFETY: 1. the stub set stays. 2. `needs_control`. 3. Neither exit destroys RCX and R11.
+        done("choose the exit of page faults", unsafe { control(control::FAULT_EXIT, exit) })
+    };
+    select(2)?;
+    let result = row();
+    select(0)?;
+    result
 }
 
 /// Fresh read-only pages, of which the first is at the start of a page table.
@@ -555,20 +576,22 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
     }
     let touch = |pages: &Pages, rounds| match exit {
         // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
-        FaultExit::Iret => unsafe { loops::touch(rounds, pages.start, 0, 0) },
+        FaultExit::Iret | FaultExit::Landing => unsafe { loops::touch(rounds, pages.start, 0, 0) },
         // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
         FaultExit::Sysret => unsafe { loops::touch_with_sysret(rounds, pages.start, 0, 0) },
     };
 
+    let chosen = exit as usize;
     let pages = Pages::map(bench, 16)?;
     let addresses = (0..16).map(|page| pages.start + page * PAGE_BYTES);
     if bench.example_os {
         let mut unexpected = 0;
         let count = || {
             for address in addresses.clone() {
+                let destroys = matches!(exit, FaultExit::Sysret);
                 // SAFETY: 1. the page is mapped readable. 2. `example_os`.
-                let taken = unsafe { loops::fault_exit_taken(address, exit as usize) };
-                unexpected += u64::from(taken != exit as u64);
+                let taken = unsafe { loops::fault_exit_taken(address, chosen) };
+                unexpected += u64::from(taken != u64::from(destroys));
             }
         };
         let faults = counted(control::COUNT_FAULTS, count)?;
