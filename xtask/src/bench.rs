@@ -36,6 +36,8 @@ const PROGRAM: &str = "bench";
 const MARKS: (&str, &str) = ("bench_mark_begin", "bench_mark_end");
 /// The kernel's context switch, by the end of its path.
 const SWITCH: &str = "switch::switch_stacks";
+/// Where the kernel puts a landing page into the program, and its code: `pop rcx`, `pop r11`, `ret 128`.
+const LANDING_PAGE: (u64, [u8; 6]) = (0x7fff_fbff_f000, [0x59, 0x41, 0x5b, 0xc2, 128, 0]);
 /// Most rounds of the logged run: each costs a line of log for every instruction.
 const MOST_LOGGED_ROUNDS: u32 = 128;
 /// Numbers of pages that are mapped in the longer stretch, for the report's series.
@@ -310,7 +312,8 @@ fn read_code(built: &Built) -> Result<(Code, Recorder)> {
             what: format!("the user program {PROGRAM}"),
             remedy: "restore example-os/user from the repository".to_owned(),
         })?;
-    let (kernel, user) = (Image::read(&built.kernel)?, Image::read(program)?);
+    let kernel = Image::read(&built.kernel)?;
+    let user = Image::read(program)?.with_code(LANDING_PAGE.0, &LANDING_PAGE.1);
     let only = |image: &Image, symbol: &str| match image.addresses_of(symbol)[..] {
         [address] => Ok(address),
         ref found => Err(Error::Missing {

@@ -77,6 +77,12 @@ impl Image {
         Ok(Self { code, symbols, labels })
     }
 
+    /// The image with a piece of code that is not in its file.
+    pub(crate) fn with_code(mut self, start: u64, bytes: &[u8]) -> Self {
+        self.code.push((start, bytes.to_vec()));
+        self
+    }
+
     /// An image of one piece of code, for tests of what reads images.
     #[cfg(test)]
     pub(crate) fn from_code(start: u64, bytes: &[u8]) -> Self {

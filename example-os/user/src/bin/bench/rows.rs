@@ -106,7 +106,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "fault/zero-page/sysret-landing",
         overhead: 3,
         operations: 1,
-        run: |bench, row| with_landing_page(bench, || zero_page(bench, row, FaultExit::Landing)),
+        run: |bench, row| zero_page(bench, row, FaultExit::Landing),
     },
     Row {
         name: "exception/user",
@@ -523,21 +523,21 @@ fn getppid(bench: &Bench, row: &Row) -> Result<(), Problem> {
 enum FaultExit {
     Iret,
     Sysret,
-    /// By SYSRET through the landing page, which keeps all registers: see [`with_landing_page`].
+    /// By SYSRET through the landing page, which keeps all registers.
     Landing,
 }
 
-/// Runs `row` while page faults are left through a landing page, which the program does not notice.
-fn with_landing_page(bench: &Bench, row: impl FnOnce() -> Result<(), Problem>) -> Result<(), Problem> {
-    bench.needs_control()?;
-    let select = |exit| {
-        // SAFETY: 1. the stub set stays. 2. `needs_control`. 3. Neither exit destroys RCX and R11.
-        done("choose the exit of page faults", unsafe { control(control::FAULT_EXIT, exit) })
+/// Runs `touch` while page faults are left through a landing page, which no code notices.
+fn with_landing_page(touch: impl FnOnce() -> Timed) -> Result<Timed, Problem> {
+    let select = |exit: FaultExit| {
+        // SAFETY: 1. the stub set stays. 2. The row needs the control call. 3. Neither exit destroys RCX and R11.
+        let chosen = unsafe { control(control::FAULT_EXIT, exit as usize) };
+        done("choose the exit of page faults", chosen)
     };
-    select(2)?;
-    let result = row();
-    select(0)?;
-    result
+    select(FaultExit::Landing)?;
+    let timed = touch();
+    select(FaultExit::Iret)?;
+    Ok(timed)
 }
 
 /// Fresh read-only pages, of which the first is at the start of a page table.
@@ -571,14 +571,18 @@ impl Pages {
 
 /// One read fault on the zero page.
 fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
-    if matches!(exit, FaultExit::Sysret) {
+    if !matches!(exit, FaultExit::Iret) {
         bench.needs_control()?;
     }
     let touch = |pages: &Pages, rounds| match exit {
         // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
-        FaultExit::Iret | FaultExit::Landing => unsafe { loops::touch(rounds, pages.start, 0, 0) },
+        FaultExit::Iret => Ok(unsafe { loops::touch(rounds, pages.start, 0, 0) }),
         // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
-        FaultExit::Sysret => unsafe { loops::touch_with_sysret(rounds, pages.start, 0, 0) },
+        FaultExit::Sysret => Ok(unsafe { loops::touch_with_sysret(rounds, pages.start, 0, 0) }),
+        FaultExit::Landing => {
+            // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
+            with_landing_page(|| unsafe { loops::touch(rounds, pages.start, 0, 0) })
+        }
     };
 
     let chosen = exit as usize;
@@ -619,7 +623,7 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
         let pages = Pages::map(bench, rounds)?;
         let timed = touch(&pages, rounds);
         pages.unmap()?;
-        Ok(timed)
+        timed
     })
 }
 
