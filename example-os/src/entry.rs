@@ -27,7 +27,10 @@ use entry_core::stub::{
 };
 use entry_core::tss::TaskStateSegment;
 use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
-use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
+use entry_core::windows::flags;
+use entry_core::{
+    Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry, entry_window,
+};
 use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
@@ -500,16 +503,20 @@ unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
 ///
 /// **Reached by** SYSCALL in compatibility mode, through `IA32_CSTAR`.
 ///
-/// **Windows**: user GS and user RSP throughout.
+/// **Windows**: user GS and user RSP throughout, with interrupts on while SYSCALL leaves them on.
 #[unsafe(naked)]
 #[unsafe(link_section = ".entry.text")]
 unsafe extern "sysv64" fn refuse_syscall32() -> ! {
     naked_asm!(
+        "2:",
         "mov eax, {enosys}",
         // ECX and R11 hold EIP and RFLAGS, as the CPU has just put them there.
         "sysret",
+        "3:",
         "int3",
+        entry_window!("2b", "3b", "{user_both}"),
         enosys = const -38,
+        user_both = const flags::USER_GS | flags::USER_RSP | flags::IRQS_ON,
     )
 }
 

@@ -29,7 +29,8 @@ use crate::windows::{flags, user_cr3};
 /// | others | user's | user's, or zero with `CLEAR` | – |
 /// | GS base | user's | kernel's | – |
 ///
-/// **Windows**: as for [`syscall_entry`](crate::stub::syscall_entry).
+/// **Windows**: as for [`syscall_entry`](crate::stub::syscall_entry). CLI comes first, for a CPU whose IA32_FMASK is that of
+/// [`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry): an interrupt before it is one in a window.
 ///
 /// # Safety
 ///
@@ -42,8 +43,9 @@ use crate::windows::{flags, user_cr3};
 #[unsafe(link_section = ".entry.text")]
 pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> ! {
     core::arch::naked_asm!(
-        // GS base is the user's, RSP is the user's.
+        // GS base is the user's, RSP is the user's. Interrupts may be on: there is one mask for both stubs of SYSCALL.
         "2:",
+        "cli",
         "swapgs",
         // GS base is the kernel's.
         "3:",

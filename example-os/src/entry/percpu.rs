@@ -222,6 +222,11 @@ impl PerCpu {
         self.vectors.load(Ordering::Relaxed) == Vectors::Split as u8
     }
 
+    /// Whether the stubs are those with interrupts on at SYSCALL.
+    pub(crate) fn has_interrupts_on(&self) -> bool {
+        self.vectors.load(Ordering::Relaxed) == Vectors::IrqsOn as u8
+    }
+
     /// Sets the tables that stubs load which hide the kernel, and the stack of RSP0 that goes with the vectors of this CPU;
     /// after [`PerCpu::set_kernel_stack`], [`PerCpu::load_cr3`] with the same `cr3`, and [`PerCpu::take_syscall_entry`].
     ///

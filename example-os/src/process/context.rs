@@ -95,6 +95,11 @@ impl Context {
     pub fn set_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
         let cpu = PerCpu::current(irq);
         let was_split = cpu.is_split();
+        if cpu.has_interrupts_on() {
+            // The system call that runs may be left with interrupts on, which only its own vectors allow: exit work turns
+            // them off.
+            cpu.set_work_pending();
+        }
         self.store_syscall_entry(entry);
         cpu.take_syscall_entry(entry);
         if was_split || self.is_split() {
