@@ -32,6 +32,7 @@ pub use syscall::syscall_entry;
 pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs, vector_stubs_irqs_on};
 
 use crate::frame::TrapFrame;
+use crate::guard::guard;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
 use crate::percpu::PerCpuHeader;
@@ -307,12 +308,48 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
     let entry = unsafe { UserEntry::assume() };
     // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
-    let irq = if frame.vector() == paranoid::DEBUG {
-        K::user_exception(frame, entry)
-    } else {
-        K::paranoid(frame, entry.into_irq_off())
+    let irq = match frame.vector() {
+        paranoid::DEBUG => K::user_exception(frame, entry),
+        paranoid::NMI => {
+            let irq = K::paranoid(frame, entry.into_irq_off());
+            // What is left to do may end in another thread, which may leave by SYSRET.
+            if guard!("unblock-nmi", true) {
+                unblock_nmis(&irq);
+            }
+            irq
+        }
+        _ => K::paranoid(frame, entry.into_irq_off()),
     };
     finish_event::<K>(frame, irq)
+}
+
+/// Executes IRETQ to the next instruction: the CPU delivers no NMI from the start of one to the next IRET. The stack of
+/// NMIs is free, since the frame has left it.
+///
+/// # Source
+///
+/// Intel SDM vol. 3A, *Handling Multiple NMIs*.
+#[inline(always)]
+fn unblock_nmis(_irq: &IrqOff) {
+    // SAFETY: CS, SS, RSP and RFLAGS are popped as they are, and RIP is that of the instruction behind. An SS that is null, as an
+    // entry through the IDT leaves it, is right for IRETQ within ring 0 in 64-bit mode. What is pushed is popped.
+    unsafe {
+        core::arch::asm!(
+            "mov {old:e}, ss",
+            "mov {stack}, rsp",
+            "push {old}",
+            "push {stack}",
+            "pushfq",
+            "mov {old:e}, cs",
+            "push {old}",
+            "lea {old}, [rip + 2f]",
+            "push {old}",
+            "iretq",
+            "2:",
+            old = out(reg) _,
+            stack = out(reg) _,
+        );
+    }
 }
 
 /// Rust half of an exception in the kernel. Returns null to go back to what was interrupted, or the frame of a user

@@ -11,13 +11,13 @@
 #[path = "process/program.rs"]
 mod program;
 
-use entry_core::TrapFrame;
 use entry_core::vector::Vector;
+use entry_core::{IrqOff, TrapFrame};
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
 use example_os::memory::USER_LIMIT;
-use example_os::process::WaitStatus;
 use example_os::process::signal::Signal;
+use example_os::process::{self, WaitStatus};
 use program::{Machine, STACK_TOP, program};
 
 /// A program did what it was to do.
@@ -31,6 +31,7 @@ const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;
 const SIGFPE: u8 = 8;
 const SIGSEGV: u8 = 11;
+const SIGPIPE: u8 = 13;
 
 /// NT, AC, DF, ID and the arithmetic flags.
 const LOUD_FLAGS: u32 = 0x4000 | 0x4_0000 | 0x400 | 0x20_0000 | 0x8d5;
@@ -41,6 +42,28 @@ const fn skip_ud2(frame: &mut TrapFrame) -> bool {
         return false;
     }
     frame.set_rip(frame.rip() + 2);
+    true
+}
+
+/// What RBX of a program says about it: that it is to be ended, and that it waits for an NMI.
+const DOOMED: u64 = 7;
+const WAITING: u64 = 5;
+
+/// An NMI ends one program and frees another from its wait. One that comes too early is tried again.
+fn on_nmi(frame: &mut TrapFrame) -> bool {
+    if frame.vector() != Vector::NMI.0 {
+        return false;
+    }
+    match (frame.is_user(), frame.rbx()) {
+        (true, WAITING) => {
+            frame.set_rbx(0);
+            return true;
+        }
+        // SAFETY: interrupts are off in the handler, and the proof ends here.
+        (true, DOOMED) => process::current().raise(Signal::SIGPIPE, &unsafe { IrqOff::assume() }),
+        _ => {}
+    }
+    apic::timer_nmi(100_000);
     true
 }
 
@@ -192,6 +215,24 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(code), killed(SIGILL));
     }
 
+    fn nmis_are_unblocked_after_one_that_ended_its_program(machine) {
+        // It is switched out in a system call, which it leaves by SYSRET: that unblocks no NMI.
+        let waiting = program!(
+            "mov eax, 24", "syscall", "mov ebx, {waiting}", "mov ecx, 100000000",
+            "4:", "pause", "test ebx, ebx", "jz 5f", "dec ecx", "jnz 4b",
+            "5:", "mov edi, ebx", "mov eax, 60", "syscall", "ud2";
+            waiting = WAITING
+        );
+        let waiting = machine.start(waiting);
+        let doomed = machine.start(program!("mov ebx, {doomed}", "4:", "pause", "jmp 4b"; doomed = DOOMED));
+        entry::set_kernel_hook(Some(on_nmi));
+        apic::timer_nmi(1_000_000);
+        let status = machine.finish(waiting);
+        entry::set_kernel_hook(None);
+        assert_eq!(machine.finish(doomed), Some(killed(SIGPIPE)));
+        assert_eq!(status, Some(FINE));
+    }
+
     fn timer_interrupt_keeps_every_register(machine) {
         let code = program!(
             "mov rax, 1", "mov rbx, 2", "mov rdx, 4", "mov rsi, 5", "mov rdi, 6", "mov rbp, 7", "mov r8, 8", "mov r9, 9",
@@ -229,6 +270,19 @@ example_os::tests! { Machine;
             "xor edi, edi", "jmp 5f", "4:", "mov edi, 1", "5:", "mov eax, 60", "syscall", "ud2",
         );
         // Two of them: the second one's yield switches to the first one and back.
+        let first = machine.start(code);
+        let second = machine.start(code);
+        assert_eq!(machine.finish(first), Some(FINE));
+        assert_eq!(machine.finish(second), Some(FINE));
+        // A load of the selectors makes the bases 0 for the program that does it, not for another one with the same bases.
+        let code = program!(
+            "mov dword ptr [0x500000], 0x1234",
+            "mov eax, 158", "mov edi, 0x1002", "mov esi, 0x500000", "syscall",
+            "mov eax, 158", "mov edi, 0x1001", "mov esi, 0x500000", "syscall",
+            "mov eax, 24", "syscall",
+            "cmp dword ptr fs:[0], 0x1234", "jne 4f", "cmp dword ptr gs:[0], 0x1234", "jne 4f",
+            "xor edi, edi", "mov fs, edi", "mov gs, edi", "jmp 5f", "4:", "mov edi, 1", "5:", "mov eax, 60", "syscall", "ud2",
+        );
         let first = machine.start(code);
         let second = machine.start(code);
         assert_eq!(machine.finish(first), Some(FINE));

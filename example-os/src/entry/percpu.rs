@@ -157,20 +157,21 @@ impl PerCpu {
         unsafe { self.task_state.set_rsp0(top) };
     }
 
-    /// Writes `IA32_FS_BASE` if it holds something else. `base` is a user address: [`crate::process::Context`] checks.
+    /// Writes `IA32_FS_BASE`, unless it holds 0 and shall do so: a program can make it 0 by a load of FS, and nothing else.
+    /// `base` is a user address: [`crate::process::Context`] checks.
     #[inline(always)]
     pub(crate) fn load_fs_base(&self, base: u64) {
-        if self.fs_base.load(Ordering::Relaxed) != base {
+        if self.fs_base.load(Ordering::Relaxed) | base != 0 {
             self.fs_base.store(base, Ordering::Relaxed);
             // SAFETY: 1. this is the kernel. 2. User addresses are canonical. 3. The kernel does not use FS.
             unsafe { FsBase::from_bits(base).write(&mut Cpu) };
         }
     }
 
-    /// Writes `IA32_KERNEL_GS_BASE`, where the user's GS base is kept, if it holds something else.
+    /// Writes `IA32_KERNEL_GS_BASE`, where the user's GS base is kept, as [`PerCpu::load_fs_base`] does.
     #[inline(always)]
     pub(crate) fn load_user_gs_base(&self, base: u64) {
-        if self.user_gs_base.load(Ordering::Relaxed) != base {
+        if self.user_gs_base.load(Ordering::Relaxed) | base != 0 {
             self.user_gs_base.store(base, Ordering::Relaxed);
             // SAFETY: 1. this is the kernel. 2. User addresses are canonical. 3. It is the user's until SWAPGS.
             unsafe { KernelGsBase::from_bits(base).write(&mut Cpu) };
