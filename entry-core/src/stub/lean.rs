@@ -3,7 +3,7 @@
 use crate::entry_window;
 use crate::frame::{EntryKind, TrapFrame};
 use crate::irq::IrqOff;
-use crate::kernel::{Exit, Kernel, Leave, Options};
+use crate::kernel::{Exit, Kernel, Leave, Options, Tracking};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
 use crate::rflags::Rflags;
@@ -15,6 +15,8 @@ use crate::windows::{flags, user_cr3};
 /// The handler is compiled code with the C ABI, so it preserves RBX, RBP and R12 to R15 by itself and the stub saves
 /// only the rest. A call that has to see or change the user's registers (fork, exec, sigreturn) sets the work flag
 /// ([`PerCpuHeader::set_work_pending`]) and does its business in [`Kernel::work`], which gets the full frame.
+///
+/// Nobody is told of the border to user mode, so the stub refuses to compile where [`Kernel::Tracking`] is enabled.
 ///
 /// ```
 /// # use entry_core::stub::{LeanKernel, LeanResult};
@@ -272,6 +274,7 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
 /// 1. `frame` is the frame at RSP, of an entry from user mode, and nothing else refers to it.
 /// 2. Interrupts are off, GS base is the kernel's.
 unsafe extern "sysv64" fn lean_slow<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+    const { assert!(!K::Tracking::ENABLED, "the lean path does not tell context tracking") };
     // SAFETY: condition 1.
     let frame = unsafe { &mut *frame };
     // SAFETY: condition 2.
