@@ -516,11 +516,19 @@ fn nothing_is_left_of_options_that_are_off() {
     };
     // SWAPGS, 2 moves, 7 + 15 pushes, move, call, jump.
     assert_eq!(lengths(syscall::<WithoutFence>()), [28]);
-    // Two more moves.
-    assert_eq!(lengths(compat::<WithoutFence>()), [30]);
+    // CLI, and two more moves.
+    assert_eq!(lengths(compat::<WithoutFence>()), [31]);
     // Push, push, jump; CLD, test, branch; then SWAPGS, 15 pushes, move, call, test, a branch to IRET or past it and a jump;
     // or 15 pushes, move, call, 16 to undo them, IRETQ.
     assert_eq!(lengths(vector::<WithoutFence>(TIMER)), [26, 27, 40]);
+}
+
+#[test]
+fn syscall_from_32_bit_code_turns_interrupts_off_first() {
+    // The mask is that of the 64-bit stub, which may leave them on.
+    for path in [compat::<Baseline>(), compat::<Everything>()].concat() {
+        assert_eq!(path[0].mnemonic(), Mnemonic::Cli);
+    }
 }
 
 #[test]
