@@ -44,7 +44,7 @@ use core::arch::naked_asm;
 
 use entry_core::kernel::{Exit, Kernel, Options};
 use entry_core::rflags::Rflags;
-use entry_core::stub::system_call;
+use entry_core::stub::sysenter_call;
 use entry_core::windows::{self, flags};
 use entry_core::{EntryKind, TrapFrame, entry_window};
 
@@ -297,7 +297,7 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const O::CLEAR as usize,
-        handler = sym system_call::<K>,
+        handler = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,
@@ -365,7 +365,7 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const O::CLEAR as usize,
-        handler = sym system_call::<K>,
+        handler = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,
@@ -426,7 +426,7 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const O::CLEAR as usize,
-        handler = sym system_call::<K>,
+        handler = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,

@@ -172,7 +172,8 @@ pub enum IretReason {
     /// RCX or R11 is live, and differs from what SYSRET leaves in it.
     ///
     /// SYSRET needs RIP in RCX and RFLAGS in R11, so the program finds those values there. A frame of SYSCALL that nobody
-    /// changed has them there anyway; one that was changed or built must have RCX = RIP and R11 = RFLAGS. The frame of an
+    /// changed has them there anyway, and a caller of SYSENTER gave both up when it passed stack pointer and return address;
+    /// one that was changed or built must have RCX = RIP and R11 = RFLAGS. The frame of an
     /// exception or interrupt is not even compared: its values could be equal only by accident, and the comparison would
     /// cost every interrupt. [`TrapFrame::declare_rcx_r11_dead`] waives the rule for any entry.
     ///
@@ -262,7 +263,16 @@ pub const fn is_untouched_syscall(kind_word: u64) -> bool {
     !guard!("fast-kind", kind_word != EntryKind::Syscall64.word(0))
 }
 
-/// Whether SYSRET restores a frame that [`is_untouched_syscall`].
+/// Whether a kind word is that of a SYSENTER from 64-bit code whose frame nobody has touched.
+///
+/// Its stub's contract says of RCX and R11 what SYSCALL's says: they are destroyed.
+#[inline(always)]
+#[must_use]
+pub const fn is_untouched_sysenter(kind_word: u64) -> bool {
+    !guard!("fast-kind", kind_word != EntryKind::Sysenter64.word(0))
+}
+
+/// Whether SYSRET restores a frame that [`is_untouched_syscall`] or [`is_untouched_sysenter`].
 ///
 /// It says yes only where [`decide`] says [`Leave::Sysret`]. CS and SS are not examined: the stub wrote them, a setter would
 /// have marked the frame, and SYSRET does not read them. IOPL and IF need no policy here: what a policy allows beyond
@@ -495,6 +505,15 @@ impl ExitWords {
         )
     }
 
+    /// Whether the instruction, or the convention of its callers, destroys RCX and R11.
+    #[inline(always)]
+    const fn came_by_call(&self) -> bool {
+        matches!(
+            self.kind,
+            Some(EntryKind::Syscall64 | EntryKind::Syscall32 | EntryKind::Sysenter64 | EntryKind::Sysenter32)
+        )
+    }
+
     /// Whether the program may find RIP in RCX and RFLAGS in R11.
     #[inline(always)]
     const fn may_lose_registers(&self) -> bool {
@@ -504,7 +523,7 @@ impl ExitWords {
         if self.came_through_idt() {
             return false;
         }
-        if !self.is_modified && matches!(self.kind, Some(EntryKind::Syscall64 | EntryKind::Syscall32)) {
+        if !self.is_modified && self.came_by_call() {
             return true;
         }
         if guard!("rcx-is-rip", self.rcx != self.rip) {

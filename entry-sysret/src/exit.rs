@@ -10,7 +10,7 @@ use entry_core::{IrqOff, TrapFrame};
 
 use crate::decide::{
     ExitWords, decide, has_live_registers, is_dead_exception, is_plain_dead, is_plain_iret, is_plain_sysret,
-    is_untouched_syscall,
+    is_untouched_syscall, is_untouched_sysenter,
 };
 use crate::refusal::Refusal;
 use crate::rules::Rules;
@@ -18,7 +18,7 @@ use crate::stub::{exit_stub, iret_exit_stub};
 
 /// Leaves by SYSRET where it restores what the frame says, by IRET elsewhere.
 ///
-/// An untouched frame of SYSCALL costs three tests. So that it stays so, a kernel leaves the setters of RIP, RFLAGS, CS, SS,
+/// An untouched frame of SYSCALL or SYSENTER costs three tests. So that it stays so, a kernel leaves the setters of RIP, RFLAGS, CS, SS,
 /// RCX and R11 alone in system calls that need none of them.
 pub struct SysretOrIret<R>(PhantomData<R>);
 
@@ -45,6 +45,14 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     #[inline(always)]
     fn choose_plain(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
         if is_untouched_syscall(frame.kind_word()) && is_plain_sysret(frame.rip(), frame.rflags(), &R::RULES) {
+            return Some(Leave::Sysret);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn choose_plain_sysenter(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
+        if is_untouched_sysenter(frame.kind_word()) && is_plain_sysret(frame.rip(), frame.rflags(), &R::RULES) {
             return Some(Leave::Sysret);
         }
         None

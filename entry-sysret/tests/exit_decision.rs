@@ -4,7 +4,7 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::kernel::{Exit, Leave};
 use entry_core::{EntryKind, IrqOff, TrapFrame};
 use entry_sysret::decide::{
-    has_live_registers, is_dead_exception, is_plain_iret, is_plain_sysret, is_untouched_syscall,
+    has_live_registers, is_dead_exception, is_plain_iret, is_plain_sysret, is_untouched_syscall, is_untouched_sysenter,
 };
 use entry_sysret::{ExitWords, IretOnly, RuleSet, Rules, SysretOrIret, decide};
 use proptest::prelude::*;
@@ -260,6 +260,9 @@ fn check_exits<R: Rules>(q: &Question) {
     if let Some(leave) = SysretOrIret::<R>::choose_plain(&frame, &irq) {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
+    if let Some(leave) = SysretOrIret::<R>::choose_plain_sysenter(&frame, &irq) {
+        assert_eq!(Ok(leave), decision, "{q:x?}");
+    }
     // IRETQ does not consume the kind word, and that exit does not look at it in a hurry.
     if q.entry != Entry::Unknown
         && let Some(leave) = IretOnly::<R>::choose_plain(&frame, &irq)
@@ -279,6 +282,9 @@ fn check_exits<R: Rules>(q: &Question) {
     // The stub writes CS and SS of a SYSCALL frame as constants, and SYSRET does not consume them.
     let stub_wrote_selectors = q.cs == R::RULES.code64() && q.ss == R::RULES.data();
     if stub_wrote_selectors && let Some(leave) = SysretOrIret::<R>::choose_plain(&frame, &irq) {
+        assert_eq!(Ok(leave), decision, "{q:x?}");
+    }
+    if stub_wrote_selectors && let Some(leave) = SysretOrIret::<R>::choose_plain_sysenter(&frame, &irq) {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
 }
@@ -332,6 +338,15 @@ fn the_usual_frames_get_a_quick_answer() {
             SysretOrIret::<PlainRules>::choose_plain(&frame(kind_word(&q, 0), &q), &irq),
             Some(Leave::Sysret)
         );
+        let sysenter = Question {
+            entry: Entry::Sysenter64,
+            rcx: 0x7fff_0000,
+            ..q
+        };
+        assert_eq!(
+            SysretOrIret::<PlainRules>::choose_plain_sysenter(&frame(kind_word(&sysenter, 0), &sysenter), &irq),
+            Some(Leave::Sysret)
+        );
         assert_eq!(
             IretOnly::<PlainRules>::choose_plain(&frame(kind_word(&q, 0), &q), &irq),
             Some(Leave::Iret)
@@ -366,6 +381,11 @@ fn the_quick_kind_tests_know_every_kind_word() {
         assert_eq!(
             is_untouched_syscall(word),
             word == EntryKind::Syscall64.word(0),
+            "{word:#x}"
+        );
+        assert_eq!(
+            is_untouched_sysenter(word),
+            word == EntryKind::Sysenter64.word(0),
             "{word:#x}"
         );
         assert_eq!(has_live_registers(word), !dead, "{word:#x}");

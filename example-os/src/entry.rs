@@ -7,6 +7,7 @@
 
 mod exception;
 pub mod percpu;
+pub(crate) mod sysenter;
 pub mod variant;
 
 use core::arch::naked_asm;
@@ -40,6 +41,7 @@ use x86_64::structures::gdt::SegmentSelector;
 
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
+use self::sysenter::Way;
 use self::variant::Track;
 use crate::boot;
 use crate::device::apic;
@@ -278,6 +280,11 @@ impl Vectors {
             4 => Self::IoPrivilege,
             _ => Self::IrqsOn,
         }
+    }
+
+    /// Whether the stubs of SYSENTER go with them: neither tracked nor hidden.
+    const fn go_with_sysenter(self) -> bool {
+        matches!(self, Self::Normal | Self::Null)
     }
 
     const fn table(self) -> &'static Late<Idt> {
@@ -546,7 +553,10 @@ pub fn install() -> IrqOff {
     set_bases(cpu);
     let _installed = set_registers(cpu);
     // SAFETY: boot hands over with interrupts off, and nothing above turns them on.
-    unsafe { IrqOff::assume() }
+    let irq = unsafe { IrqOff::assume() };
+    // A CPU without SYSENTER in long mode does without.
+    let _ = cpu.install_sysenter::<OsKernel>(Way::FromHeader, &irq);
+    irq
 }
 
 fn give_stacks(task_state: &mut TaskStateSegment) {

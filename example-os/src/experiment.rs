@@ -13,11 +13,13 @@
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
 //! | 8 | 1: INT 0x80 does nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
 //! | 9 | nanoseconds from one timer interrupt to the next, which are counted and lead to nothing else; 0: none comes | 0 |
+//! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset; bit 4: null calls | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
+//! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
-//! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 9
+//! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 10
 //! belong to the CPU, and stay. While a process is tracked there are only the sets of stubs 0 and 1, and
 //! no operation 8; while the kernel hides from it there are neither operation 5 nor 8.
 
@@ -25,11 +27,13 @@ use core::arch::asm;
 use core::marker::PhantomData;
 
 use context_tracking::IrqSaved;
+use entry_core::msr::{Cpu, Register, SysenterEsp};
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::landing::LandingPage;
 use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
 
+use crate::entry::sysenter::Way;
 use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
 use crate::memory::{PAGE_SIZE, Placement, Protection, layout};
@@ -151,6 +155,8 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
             process.context().request_variant(variant, irq);
         }
         9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),
+        10 => select_sysenter(argument, irq)?,
+        12 => return time_stack_register(argument, irq),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -198,6 +204,63 @@ const fn tracked_variant(number: u64) -> Result<Variant, Errno> {
 fn select_null_vectors(is_null: bool, irq: &IrqOff) {
     let vectors = if is_null { Vectors::Null } else { Vectors::Normal };
     PerCpu::current(irq).select_vectors(vectors, irq);
+}
+
+/// Chooses how SYSENTER gets at the stack, and which kernel answers.
+fn select_sysenter(argument: u64, irq: &IrqOff) -> Result<(), Errno> {
+    /// The bit for null calls.
+    const NULL: u64 = 1 << 4;
+    let context = current().context();
+    if context.syscall_entry().vectors() != Vectors::Normal {
+        return Err(Errno::EINVAL);
+    }
+    let way = match argument & !NULL {
+        0 => Way::FromHeader,
+        1 => Way::WrmsrPerSwitch,
+        2 => Way::ByTrampoline,
+        3 => Way::AtFixedOffset,
+        _ => return Err(Errno::EINVAL),
+    };
+    let cpu = PerCpu::current(irq);
+    let installed = if argument & NULL == 0 {
+        cpu.install_sysenter::<OsKernel>(way, irq)
+    } else {
+        cpu.install_sysenter::<NullKernel<SysretOrIret<UserRules>>>(way, irq)
+    };
+    installed.map_err(|_| Errno::ENOSYS)
+}
+
+/// Writes to `IA32_SYSENTER_ESP`, as often as `rounds` says, what it holds: a round is what a context switch has to do for it,
+/// two shuffles of the value and WRMSR. Returns the ticks that it took.
+fn time_stack_register(rounds: u64, irq: &IrqOff) -> Result<u64, Errno> {
+    if !PerCpu::current(irq).has_sysenter(irq) {
+        return Err(Errno::ENOSYS);
+    }
+    // SAFETY: 1. this is the kernel, on a CPU that has the register.
+    let stack = unsafe { SysenterEsp::read(&mut Cpu) }.bits();
+    let rounds = rounds.max(1);
+    let start = time_stamp();
+    // SAFETY: the register keeps its value.
+    unsafe {
+        asm!(
+            "2:",
+            "mov ecx, {register}",
+            "mov rax, {stack}",
+            "mov rdx, {stack}",
+            "shr rdx, 32",
+            "wrmsr",
+            "dec {rounds}",
+            "jnz 2b",
+            register = const SysenterEsp::NUMBER,
+            stack = in(reg) stack,
+            rounds = inout(reg) rounds => _,
+            out("rax") _,
+            out("rcx") _,
+            out("rdx") _,
+            options(nomem, nostack),
+        );
+    }
+    Ok(time_stamp() - start)
 }
 
 /// What SYSCALL leads to with a set of stubs, in a process with this variant of the kernel's.

@@ -326,7 +326,7 @@ impl Sweep {
         unsafe { KernelGsBase::from_bits(start.gs_base).write(&mut Cpu) };
         victim::load_stack_segment();
         let cpu = PerCpu::current(&self.irq);
-        cpu.take_syscall_entry(event.syscall_entry());
+        cpu.take_syscall_entry(event.syscall_entry(), &self.irq);
         shared.sets_work.store(!event.is_in_kernel(), Relaxed);
         if event.has_work() {
             cpu.set_work_pending();

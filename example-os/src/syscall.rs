@@ -1,7 +1,7 @@
 //! System calls: numbers, arguments, results and errors of Linux on x86-64.
 //!
 //! The number is in RAX, the arguments in RDI, RSI, RDX, R10, R8, R9, the result comes back in RAX; -4095 to -1 are
-//! errors. A call that is not here answers [`Errno::ENOSYS`].
+//! errors. By SYSENTER, where the CPU has it, the same calls are made with the same registers; Linux has no such way. A call that is not here answers [`Errno::ENOSYS`].
 //!
 //! A handler runs with interrupts on and may turn them off for a while, or wait; it gives the [`IrqOn`] state back
 //! together with its answer.
@@ -170,6 +170,12 @@ pub fn dispatch(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     if frame.kind_word() != EntryKind::Syscall64.word(0) {
         return other_entry(frame, irq);
     }
+    call(frame, irq)
+}
+
+/// Looks the number up and calls its handler: the number and the arguments are where 64-bit code has them.
+#[inline(always)]
+fn call(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     let number = frame.rax() & 0xffff_ffff;
     if number >= TABLE_ENTRIES as u64 {
         return beyond_table(frame, number, irq);
@@ -188,11 +194,14 @@ fn clamp_under_speculation(number: u64) -> u64 {
     hidden
 }
 
-/// A call by INT 0x80. Linux's numbers mean other calls there, and none of those is offered; the control call is, so that
+/// A call by SYSENTER is one by SYSCALL; what follows is about INT 0x80. Linux's numbers mean other calls there, and none of those is offered; the control call is, so that
 /// it can be made whatever SYSCALL leads to.
 #[cold]
 #[inline(never)]
 fn other_entry(frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    if frame.kind_word() == EntryKind::Sysenter64.word(0) {
+        return call(frame, irq);
+    }
     beyond_table(frame, frame.rax(), irq)
 }
 

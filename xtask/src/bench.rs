@@ -161,7 +161,7 @@ fn chosen(args: &Args) -> Result<Vec<&'static Row>> {
     let (field, wanted, rows) = match (&args.listing, &args.filter) {
         (Some(name), _) => ("--listing", name, row::find(name).into_iter().collect()),
         (None, Some(filter)) => ("the filter", filter, row::matching(filter)),
-        (None, None) => return Ok(ROWS.iter().collect()),
+        (None, None) => return Ok(ROWS.iter().filter(|row| !row.on_request).collect()),
     };
     if rows.is_empty() {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
@@ -647,6 +647,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     println!("{}", report.table());
     print!("{}", report.notes());
+    if args.filter.is_none() {
+        let left: Vec<&str> = ROWS.iter().filter(|row| row.on_request).map(|row| row.name).collect();
+        println!(
+            "left out, since only their cycles differ from those above, run with a filter: {}",
+            left.join(", ")
+        );
+    }
     for problem in &problems {
         println!("FAILED: {problem}");
     }

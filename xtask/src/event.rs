@@ -9,6 +9,8 @@ pub(crate) enum Event {
     Iret,
     /// SYSRET in either operand size.
     Sysret,
+    /// SYSENTER.
+    Sysenter,
     /// SYSEXIT.
     Sysexit,
     /// WRMSR.
@@ -29,9 +31,10 @@ pub(crate) enum Event {
 
 impl Event {
     /// Every event, in the order of reports.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Iret,
         Self::Sysret,
+        Self::Sysenter,
         Self::Sysexit,
         Self::Wrmsr,
         Self::InterruptFlag,
@@ -47,6 +50,7 @@ impl Event {
         match self {
             Self::Iret => "iret",
             Self::Sysret => "sysret",
+            Self::Sysenter => "sysenter",
             Self::Sysexit => "sysexit",
             Self::Wrmsr => "wrmsr",
             Self::InterruptFlag => "if",
@@ -87,6 +91,7 @@ pub(crate) fn of_instruction(instruction: &Instruction) -> Option<Event> {
     match instruction.mnemonic() {
         Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => Some(Event::Iret),
         Mnemonic::Sysret | Mnemonic::Sysretq => Some(Event::Sysret),
+        Mnemonic::Sysenter => Some(Event::Sysenter),
         Mnemonic::Sysexit | Mnemonic::Sysexitq => Some(Event::Sysexit),
         Mnemonic::Wrmsr => Some(Event::Wrmsr),
         Mnemonic::Cli | Mnemonic::Sti | Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => {
@@ -118,6 +123,7 @@ mod tests {
             (&[0xcf], Event::Iret),
             (&[0x48, 0x0f, 0x07], Event::Sysret),
             (&[0x0f, 0x07], Event::Sysret),
+            (&[0x0f, 0x34], Event::Sysenter),
             (&[0x48, 0x0f, 0x35], Event::Sysexit),
             (&[0x0f, 0x35], Event::Sysexit),
             (&[0x0f, 0x30], Event::Wrmsr),

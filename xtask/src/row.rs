@@ -26,6 +26,9 @@ pub(crate) struct Row {
     pub(crate) promise: &'static [(Event, u32)],
     /// Whether each round maps another page, and so every 512th another page table.
     pub(crate) maps_pages: bool,
+    /// Whether it is run only when asked for by name: its instructions are those of a row that is run anyway, and only its
+    /// cycles differ.
+    pub(crate) on_request: bool,
 }
 
 const fn linux(lean: u32, default: u32) -> Option<Linux> {
@@ -61,6 +64,37 @@ const BY_SYSRET_WITH_FLAG_UNTOUCHED: &[(Event, u32)] = &[
     (Event::Switch, 0),
 ];
 
+/// A hop of a ring whose processes enter by SYSENTER: one to write, one to read.
+const fn hop(wrmsrs: u32) -> [(Event, u32); 7] {
+    [
+        (Event::Switch, 1),
+        (Event::Sysenter, 2),
+        (Event::Sysret, 2),
+        (Event::Wrmsr, wrmsrs),
+        (Event::Iret, 0),
+        (Event::Fault, 0),
+        (Event::Interrupt, 0),
+    ]
+}
+
+/// The switch writes the stack's register.
+const BY_WRMSR: &[(Event, u32)] = &hop(1);
+/// It does not.
+const WITHOUT_WRMSR: &[(Event, u32)] = &hop(0);
+
+const fn ring(name: &'static str, linux: Option<Linux>, promise: &'static [(Event, u32)]) -> Row {
+    Row {
+        name,
+        seed: Some("002"),
+        target: Some(600),
+        linux,
+        promise,
+        maps_pages: false,
+        // Memory is read by instructions that are no part of the hop.
+        on_request: linux.is_none(),
+    }
+}
+
 /// Every row, in the order of the report.
 pub(crate) const ROWS: &[Row] = &[
     Row {
@@ -70,6 +104,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(194, 221),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/iret",
@@ -84,6 +119,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/floor",
@@ -92,6 +128,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: None,
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/lean",
@@ -100,6 +137,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(194, 221),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/full-clear",
@@ -108,6 +146,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(194, 221),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/kpti",
@@ -123,6 +162,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/int80",
@@ -137,6 +177,23 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
+    },
+    Row {
+        name: "sysenter/null/64",
+        seed: Some("002"),
+        target: Some(72),
+        linux: linux(194, 221),
+        promise: &[
+            (Event::Sysenter, 1),
+            (Event::Sysret, 1),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/null/irqs-on",
@@ -153,6 +210,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(308, 341),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "fault/zero-page/iret",
@@ -167,6 +225,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: true,
+        on_request: false,
     },
     Row {
         name: "fault/zero-page/sysret-dead",
@@ -181,6 +240,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: true,
+        on_request: false,
     },
     Row {
         name: "fault/zero-page/sysret-landing",
@@ -209,6 +269,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "fault/floor",
@@ -223,6 +284,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "interrupt/user",
@@ -237,6 +299,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "interrupt/user/irqs-on",
@@ -265,9 +328,10 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Interrupt, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
-        name: "switch/pipe/2p-0k",
+        name: "switch/pipe/2p-0k/syscall",
         seed: Some("002"),
         target: Some(600),
         linux: linux(5871, 6341),
@@ -279,6 +343,43 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Interrupt, 0),
         ],
         maps_pages: false,
+        on_request: false,
+    },
+    ring("switch/pipe/2p-0k/wrmsr", linux(5871, 6341), BY_WRMSR),
+    ring("switch/pipe/2p-0k/trampoline", linux(5871, 6341), WITHOUT_WRMSR),
+    ring("switch/pipe/2p-0k/tss", linux(5871, 6341), WITHOUT_WRMSR),
+    ring("switch/pipe/2p-16k/wrmsr", None, BY_WRMSR),
+    ring("switch/pipe/2p-16k/trampoline", None, WITHOUT_WRMSR),
+    ring("switch/pipe/2p-16k/tss", None, WITHOUT_WRMSR),
+    ring("switch/pipe/2p-64k/wrmsr", None, BY_WRMSR),
+    ring("switch/pipe/2p-64k/trampoline", None, WITHOUT_WRMSR),
+    ring("switch/pipe/2p-64k/tss", None, WITHOUT_WRMSR),
+    ring("switch/pipe/8p-16k/wrmsr", None, BY_WRMSR),
+    ring("switch/pipe/8p-16k/trampoline", None, WITHOUT_WRMSR),
+    ring("switch/pipe/8p-16k/tss", None, WITHOUT_WRMSR),
+    ring("switch/pipe/8p-64k/wrmsr", None, BY_WRMSR),
+    ring("switch/pipe/8p-64k/trampoline", None, WITHOUT_WRMSR),
+    ring("switch/pipe/8p-64k/tss", None, WITHOUT_WRMSR),
+    ring("switch/pipe/16p-16k/wrmsr", None, BY_WRMSR),
+    ring("switch/pipe/16p-16k/trampoline", None, WITHOUT_WRMSR),
+    ring("switch/pipe/16p-16k/tss", None, WITHOUT_WRMSR),
+    ring("switch/pipe/16p-64k/wrmsr", None, BY_WRMSR),
+    ring("switch/pipe/16p-64k/trampoline", None, WITHOUT_WRMSR),
+    ring("switch/pipe/16p-64k/tss", None, WITHOUT_WRMSR),
+    Row {
+        name: "wrmsr/sysenter-esp",
+        seed: Some("002"),
+        target: None,
+        linux: None,
+        promise: &[
+            (Event::Wrmsr, 1),
+            (Event::Sysret, 0),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+        ],
+        maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "tracking/null/off",
@@ -287,6 +388,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(194, 221),
         promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "tracking/null/irqsave",
@@ -295,6 +397,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: None,
         promise: BY_SYSRET_WITH_SAVED_FLAG,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "tracking/null/irqsoff",
@@ -303,6 +406,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: None,
         promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "tracking/kill-winch/off",
@@ -311,6 +415,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(1050, 1407),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "tracking/kill-winch/irqsave",
@@ -319,6 +424,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(1050, 1407),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "tracking/kill-winch/irqsoff",
@@ -327,6 +433,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(1050, 1407),
         promise: BY_SYSRET,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "irqflag/simulation/toggled",
@@ -340,6 +447,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Fault, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "irqflag/simulation/untouched",
@@ -353,6 +461,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Fault, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "irqflag/simulation/ring3-toggled",
@@ -395,6 +504,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Interrupt, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
 ];
 

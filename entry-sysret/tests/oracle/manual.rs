@@ -159,11 +159,16 @@ pub(crate) fn reasons(q: &Question, m: &Machine) -> u32 {
         q.entry,
         Entry::Int80 | Entry::Exception | Entry::Interrupt | Entry::NmiOrSuch | Entry::IretFault
     );
-    let destroyed_by_instruction = matches!(q.entry, Entry::Syscall64 | Entry::Syscall32) && !q.modified;
+    // SYSCALL destroys both. SYSENTER saves neither RIP nor RSP, so its callers hand them over in registers that they give up:
+    // RCX and R11 in 64-bit code. 32-bit code has no R11, and its page on the user side reloads ECX.
+    let destroyed_by_call = matches!(
+        q.entry,
+        Entry::Syscall64 | Entry::Syscall32 | Entry::Sysenter64 | Entry::Sysenter32
+    ) && !q.modified;
     let cannot_tell = !by_gate && q.rcx == q.rip && q.r11 == q.rflags;
     add(
         reason::LIVE_REGISTERS,
-        !(q.declared_dead || destroyed_by_instruction || cannot_tell),
+        !(q.declared_dead || destroyed_by_call || cannot_tell),
     );
     add(reason::NULL_STACK_SEGMENT, by_gate && m.cs32 != 0 && !m.sysret_loads_ss);
     set

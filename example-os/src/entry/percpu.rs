@@ -1,6 +1,7 @@
 //! What belongs to one CPU, reached through GS.
 
 use core::arch::asm;
+use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
@@ -8,8 +9,10 @@ use context_tracking::{CpuWord, GsWord};
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
 use entry_core::percpu::SplitTables;
 use entry_core::tss::TaskStateSegment;
-use entry_core::{IrqOff, PerCpuHeader};
+use entry_core::{IrqOff, Kernel, PerCpuHeader};
+use entry_sysenter::error::Unsupported;
 
+use super::sysenter::{Installed, TaskState, Way};
 use super::{SyscallEntry, Vectors};
 use crate::process::Process;
 
@@ -33,11 +36,15 @@ pub struct PerCpu {
     switches: AtomicU64,
     faults: AtomicU64,
     nmis: AtomicU64,
-    task_state: TaskStateSegment,
+    /// Whether `sysenter` wants to be told of each switch.
+    sysenter_follows: AtomicBool,
+    /// `None` where the CPU has no SYSENTER.
+    sysenter: UnsafeCell<Option<Installed>>,
+    task_state: TaskState,
 }
 
-// SAFETY: the one field that is not `Sync` by itself is the TSS. It is written by its own CPU alone, with interrupts off,
-// as `set_kernel_stack` demands; nobody else reads RSP0.
+// SAFETY: two fields are not `Sync` by themselves. The TSS is written by its own CPU alone, with interrupts off, as
+// `set_kernel_stack` demands; nobody else reads RSP0. `sysenter` is used in `with_sysenter` alone.
 unsafe impl Sync for PerCpu {}
 
 const _: () = assert!(offset_of!(PerCpu, header) == 0, "GS base is the header's address");
@@ -64,7 +71,9 @@ impl PerCpu {
             switches: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             nmis: AtomicU64::new(0),
-            task_state: TaskStateSegment::new(),
+            sysenter_follows: AtomicBool::new(false),
+            sysenter: UnsafeCell::new(None),
+            task_state: TaskState::new(),
         }
     }
 
@@ -107,12 +116,17 @@ impl PerCpu {
 
     /// The task-state segment.
     pub(super) const fn task_state(&self) -> &TaskStateSegment {
+        &self.task_state.segment
+    }
+
+    /// The task-state segment and what lies around it.
+    pub(super) const fn task_state_area(&self) -> &TaskState {
         &self.task_state
     }
 
     /// The task-state segment, before the CPU uses it.
     pub(super) const fn task_state_mut(&mut self) -> &mut TaskStateSegment {
-        &mut self.task_state
+        &mut self.task_state.segment
     }
 
     /// The process that runs on this CPU.
@@ -154,7 +168,7 @@ impl PerCpu {
         // SAFETY: condition 1.
         unsafe { self.header.set_kernel_stack(top) };
         // SAFETY: condition 1.
-        unsafe { self.task_state.set_rsp0(top) };
+        unsafe { self.task_state.segment.set_rsp0(top) };
     }
 
     /// Writes `IA32_FS_BASE`, unless it holds 0 and shall do so: a program can make it 0 by a load of FS, and nothing else.
@@ -185,13 +199,76 @@ impl PerCpu {
     }
 
     /// Lets SYSCALL lead to `entry`, with the vectors that belong to it.
-    pub(crate) fn take_syscall_entry(&self, entry: SyscallEntry) {
+    pub(crate) fn take_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
         if !self.has_syscall_entry(entry.address()) {
             self.syscall_entry.store(entry.address(), Ordering::Relaxed);
             // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
             unsafe { Lstar::from_bits(entry.address()).write(&mut Cpu) };
         }
         self.load_vectors(entry.vectors());
+        self.with_sysenter(irq, |sysenter| {
+            if let Some(sysenter) = sysenter {
+                sysenter.set_enabled(entry.vectors().go_with_sysenter(), irq);
+            }
+        });
+    }
+
+    /// Gives `change` the SYSENTER of this CPU.
+    #[inline(always)]
+    fn with_sysenter<R>(&self, _irq: &IrqOff, change: impl FnOnce(&mut Option<Installed>) -> R) -> R {
+        // SAFETY: no reference outlives this call, none of the callers below calls this function again, and interrupts are
+        // off, so nothing else on this CPU does; `self` is that of this CPU, since no other can be had.
+        change(unsafe { &mut *self.sysenter.get() })
+    }
+
+    /// Lets SYSENTER lead to `K`, with the stack loaded in the way given.
+    ///
+    /// # Errors
+    ///
+    /// The CPU has no SYSENTER in long mode.
+    pub(crate) fn install_sysenter<K: Kernel>(&self, way: Way, irq: &IrqOff) -> Result<(), Unsupported> {
+        // SAFETY: per-CPU structures are statics; what ends is the claim to be on this CPU.
+        let cpu: &'static Self = unsafe { &*core::ptr::from_ref(self) };
+        self.with_sysenter(irq, |sysenter| {
+            if let Some(old) = sysenter {
+                old.set_enabled(false, irq);
+            }
+            *sysenter = None;
+            let installed = Installed::new::<K>(way, cpu, irq)?;
+            self.sysenter_follows
+                .store(installed.follows_threads(), Ordering::Relaxed);
+            *sysenter = Some(installed);
+            Ok(())
+        })
+    }
+
+    /// Whether the CPU has SYSENTER in long mode.
+    pub(crate) fn has_sysenter(&self, irq: &IrqOff) -> bool {
+        self.with_sysenter(irq, |sysenter| sysenter.is_some())
+    }
+
+    /// Whether a single-step trap in the kernel at `rip` was armed by the user, before SYSENTER.
+    pub(super) fn is_user_step(&self, rip: u64, irq: &IrqOff) -> bool {
+        self.with_sysenter(irq, |sysenter| {
+            sysenter.as_ref().is_some_and(|sysenter| sysenter.is_user_step(rip))
+        })
+    }
+
+    /// The part of a switch that belongs to SYSENTER.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`PerCpuHeader::set_kernel_stack`].
+    #[inline(always)]
+    pub(crate) unsafe fn set_sysenter_stack(&self, top: u64, irq: &IrqOff) {
+        if self.sysenter_follows.load(Ordering::Relaxed) {
+            self.with_sysenter(irq, |sysenter| {
+                if let Some(sysenter) = sysenter {
+                    // SAFETY: 1. condition 1.
+                    unsafe { sysenter.switch_to(top, irq) };
+                }
+            });
+        }
     }
 
     /// Executes LIDT if the CPU has another table.
@@ -247,7 +324,7 @@ impl PerCpu {
         // SAFETY: 1. and 3. condition 1; the twin maps what the stubs need. 2. There are no identifiers.
         unsafe { self.header.set_tables(tables) };
         // SAFETY: it is the top of this CPU's entry stack, or what `set_kernel_stack` was given.
-        unsafe { self.task_state.set_rsp0(rsp0) };
+        unsafe { self.task_state.segment.set_rsp0(rsp0) };
     }
 
     /// Executes LIDT, for an experiment that lasts while no other process runs.

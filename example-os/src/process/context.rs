@@ -101,7 +101,7 @@ impl Context {
             cpu.set_work_pending();
         }
         self.store_syscall_entry(entry);
-        cpu.take_syscall_entry(entry);
+        cpu.take_syscall_entry(entry, irq);
         if was_split || self.is_split() {
             kernel::stop_global_pages();
             // SAFETY: 1. the tables are those of the current process; every root table has a twin.

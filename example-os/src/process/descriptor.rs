@@ -6,7 +6,7 @@ use super::pipe::{End, PipeId};
 use crate::syscall::Errno;
 
 /// Descriptors that a process can have open.
-pub const MAX_DESCRIPTORS: usize = 32;
+pub const MAX_DESCRIPTORS: usize = 64;
 
 /// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

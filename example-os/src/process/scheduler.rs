@@ -107,30 +107,30 @@ pub fn schedule(irq: &mut IrqOff) {
         return;
     }
     if cpu.has_syscall_entry(next.context.syscall_entry.load(Ordering::Relaxed)) {
-        switch(cpu, previous, next);
+        switch(cpu, previous, next, irq);
     } else {
-        switch_entry(cpu, previous, next);
+        switch_entry(cpu, previous, next, irq);
     }
 }
 
 /// [`switch`] to a process with other stubs. The idle thread has none.
 #[cold]
 #[inline(never)]
-fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process) {
+fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &IrqOff) {
     if !core::ptr::eq(next, &raw const IDLE) {
         let was_split = cpu.is_split();
-        cpu.take_syscall_entry(next.context.syscall_entry());
+        cpu.take_syscall_entry(next.context.syscall_entry(), irq);
         if was_split && !cpu.is_split() {
             // SAFETY: 1. as for `load_cr3` in `switch`, which follows; every root table has a twin.
             unsafe { cpu.load_tables(next.context.cr3.load(Ordering::Relaxed)) };
         }
     }
-    switch(cpu, previous, next);
+    switch(cpu, previous, next, irq);
 }
 
 /// Switches everything that belongs to a process, the stack last.
 #[inline(always)]
-fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process) {
+fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &IrqOff) {
     cpu.count_switch();
     let context = &next.context;
     // The idle thread has no user half and runs in whatever address space is loaded.
@@ -140,6 +140,8 @@ fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process) {
         unsafe { cpu.load_cr3(cr3) };
         // SAFETY: the stack is `next`'s own and, as seen from user mode, empty; interrupts are off in `schedule`.
         unsafe { cpu.set_kernel_stack(context.stack_top.load(Ordering::Relaxed)) };
+        // SAFETY: as above.
+        unsafe { cpu.set_sysenter_stack(context.stack_top.load(Ordering::Relaxed), irq) };
         if cpu.is_split() {
             // SAFETY: 1. as for `load_cr3`; every root table has a twin.
             unsafe { cpu.load_tables(cr3) };

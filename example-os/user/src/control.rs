@@ -40,6 +40,23 @@ pub const NULL_VECTORS: usize = 8;
 /// Operation: a timer interrupt every so many nanoseconds that is counted and leads to nothing else; 0 ends it.
 pub const TIMER: usize = 9;
 
+/// Operation: how SYSENTER gets at the stack and which kernel answers, one of the `SYSENTER_` constants with or without
+/// [`SYSENTER_NULL`]. `ENOSYS` where the CPU has no SYSENTER.
+pub const SYSENTER: usize = 10;
+/// Operation: writes `IA32_SYSENTER_ESP` so many times and returns the ticks of it.
+pub const WRITE_SYSENTER_STACK: usize = 12;
+
+/// SYSENTER: its stub loads the stack from the per-CPU header. So it is after boot.
+pub const SYSENTER_FROM_HEADER: usize = 0;
+/// SYSENTER: each context switch writes the stack to its MSR.
+pub const SYSENTER_WRMSR: usize = 1;
+/// SYSENTER: a trampoline loads the stack from the task-state segment.
+pub const SYSENTER_TRAMPOLINE: usize = 2;
+/// SYSENTER: its stub loads the stack from the task-state segment, at a fixed offset.
+pub const SYSENTER_TSS: usize = 3;
+/// SYSENTER: every call returns 0.
+pub const SYSENTER_NULL: usize = 1 << 4;
+
 /// Stub set: the kernel proper.
 pub const STUBS_NORMAL: usize = 0;
 /// Stub set: full frame, every call returns 0, left by SYSRET.

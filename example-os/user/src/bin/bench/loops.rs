@@ -52,7 +52,7 @@ macro_rules! timed {
         $name:ident:
         before [$($before:literal),*]
         once [$($once:literal),*]
-        round [$($body:literal),*]
+        round [$($body:expr),*]
         after [$($after:literal),*]
         $(, $key:ident = const $value:expr)*
     ) => {
@@ -131,6 +131,20 @@ timed! {
     before []
     once []
     round ["mov eax, r13d", "syscall"]
+    after []
+}
+
+timed! {
+    /// System call number `first` by SYSENTER: overhead 3 (MOV, DEC, JNZ). The stack pointer and the return address that
+    /// SYSENTER's callers hand over, 2 instructions, are part of the operation.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. The call ignores its arguments, and the kernel is example-os on a CPU with SYSENTER.
+    sysenter_call:
+    before []
+    once []
+    round ["mov eax, r13d", "mov rcx, rsp", "lea r11, [rip + 3f]", "sysenter", "3:"]
     after []
 }
 
@@ -307,6 +321,98 @@ pub(crate) unsafe extern "sysv64" fn read_and_write(from: i32, to: i32, byte: *m
     )
 }
 
+/// What a process of a ring works on.
+#[repr(C)]
+pub(crate) struct RingWork {
+    /// The byte that goes round.
+    pub(crate) byte: u64,
+    /// Start of the memory that it reads at each turn.
+    pub(crate) memory: usize,
+    /// How much that is, in [`RING_BLOCK`]s.
+    pub(crate) blocks: usize,
+}
+
+/// Bytes that one block of a ring's working set has: eight cache lines.
+pub(crate) const RING_BLOCK: usize = 512;
+
+/// Instructions for one block: eight loads, ADD, DEC, JNZ.
+pub(crate) const RING_BLOCK_INSTRUCTIONS: u64 = 11;
+
+/// Reads R15's [`RingWork`] once over, 4 instructions and those of its blocks. R8, R9 and R10 are destroyed.
+macro_rules! read_memory {
+    () => {
+        "mov r8, [r15 + 8]
+         mov r9, [r15 + 16]
+         test r9, r9
+         jz 5f
+         4:
+         mov r10, [r8]
+         mov r10, [r8 + 64]
+         mov r10, [r8 + 128]
+         mov r10, [r8 + 192]
+         mov r10, [r8 + 256]
+         mov r10, [r8 + 320]
+         mov r10, [r8 + 384]
+         mov r10, [r8 + 448]
+         add r8, 512
+         dec r9
+         jnz 4b
+         5:"
+    };
+}
+
+timed! {
+    /// Writes a byte to `second`, reads one from `first`, both by SYSENTER, and reads the memory of the [`RingWork`] at
+    /// `third`: overhead 10 (four MOVs or XORs, 4 around the memory, DEC, JNZ) and the blocks. RSI and RDX are loaded once.
+    ///
+    /// # Safety
+    /// 1. `rounds` is not 0.
+    /// 2. `third` is the address of a [`RingWork`] that nothing else uses, whose memory can be read.
+    /// 3. The kernel is example-os on a CPU with SYSENTER.
+    ring_by_sysenter:
+    before []
+    once ["mov rsi, r15", "mov edx, 1"]
+    round [
+        "mov eax, {write}", "mov edi, r14d", "mov rcx, rsp", "lea r11, [rip + 3f]", "sysenter", "3:",
+        "xor eax, eax", "mov edi, r13d", "mov rcx, rsp", "lea r11, [rip + 3f]", "sysenter", "3:",
+        read_memory!()
+    ]
+    after [],
+    write = const sys::WRITE
+}
+
+/// The other processes of [`ring_by_sysenter`]: read a byte from `from`, write it to `to`, read the memory, until the
+/// process is killed. Overhead 9 a round (two MOVs, a MOV, an XOR, 4 around the memory and a JMP) and the blocks.
+///
+/// # Safety
+/// 1. As [`ring_by_sysenter`], for `work`.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn pass_on_by_sysenter(from: i32, to: i32, work: *mut RingWork) -> ! {
+    naked_asm!(
+        "mov r13d, edi",
+        "mov r14d, esi",
+        "mov r15, rdx",
+        "mov rsi, rdx",
+        "mov edx, 1",
+        "2:",
+        "xor eax, eax",
+        "mov edi, r13d",
+        "mov rcx, rsp",
+        "lea r11, [rip + 3f]",
+        "sysenter",
+        "3:",
+        "mov eax, {write}",
+        "mov edi, r14d",
+        "mov rcx, rsp",
+        "lea r11, [rip + 3f]",
+        "sysenter",
+        "3:",
+        read_memory!(),
+        "jmp 2b",
+        write = const sys::WRITE,
+    )
+}
+
 /// Yields until the process is killed. Overhead 2 a round (MOV, JMP).
 #[unsafe(naked)]
 pub(crate) extern "sysv64" fn yield_forever() -> ! {
@@ -398,6 +504,22 @@ pub(crate) unsafe extern "sysv64" fn flag_toggled_once() -> u64 {
 #[unsafe(naked)]
 pub(crate) unsafe extern "sysv64" fn soft_interrupt_once(number: usize) -> u64 {
     naked_asm!("mov rax, rdi", "int 0x80", "ret")
+}
+
+/// System call `number` by SYSENTER; returns what the kernel answers.
+///
+/// # Safety
+/// 1. The call ignores its arguments, and the kernel is example-os on a CPU with SYSENTER.
+#[unsafe(naked)]
+pub(crate) unsafe extern "sysv64" fn sysenter_once(number: usize) -> u64 {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rcx, rsp",
+        "lea r11, [rip + 2f]",
+        "sysenter",
+        "2:",
+        "ret"
+    )
 }
 
 /// Loads from `address` with an instruction of two bytes and returns 1 if the kernel has skipped it.

@@ -1,6 +1,7 @@
 //! Measures what an entry into the kernel and the way back cost, row by row.
 //!
-//! `bench [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all of them; 4096 rounds and 3
+//! `bench [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
+//! mostly overhead; 4096 rounds and 3
 //! repeats by default. It first says which machine CPUID shows, and measures loops of known length in
 //! ring 3 and, on example-os, in ring 0:
 //!
@@ -49,7 +50,12 @@ fn main(args: Args) -> i32 {
         println!("bench: rounds and repeats start at 1");
         return 2;
     }
-    let chosen = |name: &str| first_row >= args.count() || args.iter().skip(first_row).any(|wanted| wanted == name);
+    let chosen = |row: &rows::Row| {
+        if first_row >= args.count() {
+            return !row.is_mostly_overhead();
+        }
+        args.iter().skip(first_row).any(|wanted| wanted == row.name)
+    };
     for wanted in args.iter().skip(first_row) {
         if !ROWS.iter().any(|row| row.name == wanted) {
             println!("bench: no row `{wanted}`; there are:");
@@ -65,7 +71,7 @@ fn main(args: Args) -> i32 {
     bench.calibrate();
     bench.calibrate_ring_0();
     let mut status = 0;
-    for row in ROWS.iter().filter(|row| chosen(row.name)) {
+    for row in ROWS.iter().filter(|row| chosen(row)) {
         match (row.run)(&bench, row) {
             Ok(()) => {}
             Err(Problem::Skip(reason)) => println!("[bench] skip={} reason={reason}", row.name),

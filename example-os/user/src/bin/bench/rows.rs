@@ -4,7 +4,7 @@ use user::control::{self, control};
 use user::println;
 use user::sys::{self, Errno, PAGE_BYTES, PROT_READ};
 
-use crate::loops::{self, Timed};
+use crate::loops::{self, RingWork, Timed};
 
 /// Bytes that one page of page-table entries covers.
 const TABLE_BYTES: usize = 512 * PAGE_BYTES;
@@ -22,6 +22,15 @@ pub(crate) struct Row {
     operations: u64,
     /// Checks the operation once, then measures it.
     pub(crate) run: fn(&Bench, &Self) -> Result<(), Problem>,
+}
+
+impl Row {
+    /// Whether a round is many times as long as what is measured: such a row is run only when it is asked for.
+    pub(crate) const fn is_mostly_overhead(&self) -> bool {
+        /// Above the overhead of rows that do no work of their own.
+        const SMALL: u64 = 100;
+        self.overhead > SMALL
+    }
 }
 
 /// Why a row has no figures.
@@ -85,6 +94,12 @@ pub(crate) const ROWS: &[Row] = &[
         run: |bench, row| null_call(bench, row, control::STUBS_NULL_IRQS_ON),
     },
     Row {
+        name: "sysenter/null/64",
+        overhead: 3,
+        operations: 1,
+        run: null_sysenter,
+    },
+    Row {
         name: "syscall/getppid",
         overhead: 3,
         operations: 1,
@@ -141,11 +156,81 @@ pub(crate) const ROWS: &[Row] = &[
         run: yield_to_other,
     },
     Row {
-        name: "switch/pipe/2p-0k",
+        name: "switch/pipe/2p-0k/syscall",
         // 6 here and 5 in the other process.
         overhead: 11,
         operations: 2,
         run: pipe_ring,
+    },
+    ring_row("switch/pipe/2p-0k/wrmsr", 2, 0, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 2, 0)
+    }),
+    ring_row("switch/pipe/2p-0k/trampoline", 2, 0, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 2, 0)
+    }),
+    ring_row("switch/pipe/2p-0k/tss", 2, 0, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 2, 0)
+    }),
+    ring_row("switch/pipe/2p-16k/wrmsr", 2, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 2, 16)
+    }),
+    ring_row("switch/pipe/2p-16k/trampoline", 2, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 2, 16)
+    }),
+    ring_row("switch/pipe/2p-16k/tss", 2, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 2, 16)
+    }),
+    ring_row("switch/pipe/2p-64k/wrmsr", 2, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 2, 64)
+    }),
+    ring_row("switch/pipe/2p-64k/trampoline", 2, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 2, 64)
+    }),
+    ring_row("switch/pipe/2p-64k/tss", 2, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 2, 64)
+    }),
+    ring_row("switch/pipe/8p-16k/wrmsr", 8, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 8, 16)
+    }),
+    ring_row("switch/pipe/8p-16k/trampoline", 8, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 8, 16)
+    }),
+    ring_row("switch/pipe/8p-16k/tss", 8, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 8, 16)
+    }),
+    ring_row("switch/pipe/8p-64k/wrmsr", 8, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 8, 64)
+    }),
+    ring_row("switch/pipe/8p-64k/trampoline", 8, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 8, 64)
+    }),
+    ring_row("switch/pipe/8p-64k/tss", 8, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 8, 64)
+    }),
+    ring_row("switch/pipe/16p-16k/wrmsr", 16, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 16, 16)
+    }),
+    ring_row("switch/pipe/16p-16k/trampoline", 16, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 16, 16)
+    }),
+    ring_row("switch/pipe/16p-16k/tss", 16, 16, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 16, 16)
+    }),
+    ring_row("switch/pipe/16p-64k/wrmsr", 16, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_WRMSR, 16, 64)
+    }),
+    ring_row("switch/pipe/16p-64k/trampoline", 16, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_TRAMPOLINE, 16, 64)
+    }),
+    ring_row("switch/pipe/16p-64k/tss", 16, 64, |bench, row| {
+        ring(bench, row, control::SYSENTER_TSS, 16, 64)
+    }),
+    Row {
+        name: "wrmsr/sysenter-esp",
+        // DEC and JNZ.
+        overhead: 2,
+        operations: 1,
+        run: write_stack_register,
     },
     Row {
         name: "tracking/null/off",
@@ -232,6 +317,22 @@ pub(crate) const ROWS: &[Row] = &[
         run: pipe_self,
     },
 ];
+
+/// The row of a ring by SYSENTER, with so many processes that read so many KiB each at their turn.
+const fn ring_row(name: &'static str, processes: u64, kib: usize, run: fn(&Bench, &Row) -> Result<(), Problem>) -> Row {
+    let memory = blocks(kib) as u64 * loops::RING_BLOCK_INSTRUCTIONS;
+    Row {
+        name,
+        // 10 here and 9 in each of the others.
+        overhead: 10 + memory + (processes - 1) * (9 + memory),
+        operations: processes,
+        run,
+    }
+}
+
+const fn blocks(kib: usize) -> usize {
+    kib * 1024 / loops::RING_BLOCK
+}
 
 /// What the command line and the kernel decide.
 pub(crate) struct Bench {
@@ -321,9 +422,19 @@ impl Bench {
         row: &Row,
         most_rounds: u64,
         last: u64,
+        timed: impl FnMut(u64) -> Result<Timed, Problem>,
+    ) -> Result<(), Problem> {
+        self.measure_from(row, self.rounds.min(most_rounds / 2), last, timed)
+    }
+
+    /// As [`Bench::measure`], with `base` rounds and twice as many.
+    fn measure_from(
+        &self,
+        row: &Row,
+        base: u64,
+        last: u64,
         mut timed: impl FnMut(u64) -> Result<Timed, Problem>,
     ) -> Result<(), Problem> {
-        let base = self.rounds.min(most_rounds / 2);
         for _ in 0..self.repeats {
             for rounds in [base, 2 * base] {
                 let Timed { ticks, last: got } = timed(rounds)?;
@@ -744,6 +855,122 @@ fn pipe_ring(bench: &Bench, row: &Row) -> Result<(), Problem> {
     bench.measure(row, u64::MAX, 1, |rounds| {
         Ok(write_and_read(rounds, back.from, there.to))
     })
+}
+
+/// Lets SYSENTER be as `choice` says while `body` runs.
+fn with_sysenter(bench: &Bench, choice: usize, body: impl FnOnce() -> Result<(), Problem>) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let select = |choice| {
+        // SAFETY: 1. and 3. neither the SYSCALL stub set nor the fault exit changes. 2. `needs_control`.
+        unsafe { control(control::SYSENTER, choice) }
+    };
+    match select(choice) {
+        Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no SYSENTER in long mode")),
+        Err(Errno::EINVAL) => return Err(Problem::Skip("there is no SYSENTER stub for a kernel that hides")),
+        selected => done("select SYSENTER", selected)?,
+    };
+    let result = body();
+    done("select normal SYSENTER", select(control::SYSENTER_FROM_HEADER))?;
+    result
+}
+
+/// Any call by SYSENTER to a kernel that answers 0.
+fn null_sysenter(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    // SAFETY: 1. `getpid` takes no arguments, and SYSENTER is selected where this is called.
+    let once = || unsafe { loops::sysenter_once(sys::GETPID) };
+    let pid = u64::from(sys::getpid().unsigned_abs());
+    with_sysenter(bench, control::SYSENTER_FROM_HEADER, || {
+        expect("getpid by SYSENTER", once(), pid)
+    })?;
+    with_sysenter(bench, control::SYSENTER_FROM_HEADER | control::SYSENTER_NULL, || {
+        expect("getpid by SYSENTER through the null stub", once(), 0)?;
+        bench.measure(row, u64::MAX, 0, |rounds| {
+            // SAFETY: 1. rounds start at 1; 2. `getpid` takes no arguments, and SYSENTER is selected.
+            Ok(unsafe { loops::sysenter_call(rounds, sys::GETPID, 0, 0) })
+        })
+    })
+}
+
+/// The kernel's own loop around WRMSR.
+fn write_stack_register(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    with_sysenter(bench, control::SYSENTER_FROM_HEADER, || {
+        bench.measure(row, u64::MAX, 0, |rounds| {
+            let argument = usize::try_from(rounds).unwrap_or(usize::MAX);
+            // The kernel reads the clock itself; the marks are for a logged run.
+            loops::bench_mark_begin();
+            // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `with_sysenter`.
+            let ticks = unsafe { control(control::WRITE_SYSENTER_STACK, argument) };
+            loops::bench_mark_end();
+            let ticks = done("write the register", ticks)? as u64;
+            Ok(Timed { ticks, last: 0 })
+        })
+    })
+}
+
+/// Most processes of a ring.
+const MOST_IN_RING: usize = 16;
+
+/// A byte that goes round through `processes` pipes and as many processes, all of which enter by SYSENTER, and read `kib`
+/// KiB of memory of their own at each turn.
+fn ring(bench: &Bench, row: &Row, way: usize, processes: usize, kib: usize) -> Result<(), Problem> {
+    with_sysenter(bench, way, || {
+        let memory = done("mmap", sys::mmap(0, 64 * 1024, sys::PROT_READ | sys::PROT_WRITE))?;
+        let mut work = RingWork {
+            byte: 0,
+            memory: memory.expose_provenance(),
+            blocks: blocks(kib),
+        };
+        let result = ring_of(bench, row, processes, kib, &mut work);
+        // SAFETY: 1. it was mapped above, and `work` is not used again.
+        done("munmap", unsafe { sys::munmap(memory, 64 * 1024) })?;
+        result
+    })
+}
+
+fn ring_of(bench: &Bench, row: &Row, processes: usize, kib: usize, work: &mut RingWork) -> Result<(), Problem> {
+    let mut pipes = [const { None }; MOST_IN_RING];
+    for pipe in &mut pipes[..processes] {
+        *pipe = Some(Pipe::new()?);
+    }
+    let from = |pipe: usize| pipes[pipe].as_ref().map_or(-1, |pipe: &Pipe| pipe.from);
+    let to = |pipe: usize| pipes[pipe].as_ref().map_or(-1, |pipe: &Pipe| pipe.to);
+    let mut partners = [const { None }; MOST_IN_RING];
+    for (number, partner) in partners.iter_mut().enumerate().take(processes).skip(1) {
+        let work = &mut *work;
+        *partner = Some(Partner::start(|| {
+            own_pages(work);
+            // SAFETY: 1. `work` is this process's own copy, and its memory is mapped.
+            unsafe { loops::pass_on_by_sysenter(from(number - 1), to(number), work) }
+        })?);
+    }
+    own_pages(work);
+    let (to_first, from_last) = (to(0), from(processes - 1));
+    byte_returns(from_last, to_first)?;
+    let mut returned = Ok(());
+    let send = || returned = (0..4).try_for_each(|_| byte_returns(from_last, to_first));
+    let switches = counted(control::COUNT_SWITCHES, send)?;
+    returned?;
+    expect("switches of 4 bytes round the ring", switches, 4 * processes as u64)?;
+    // A turn with memory is long: fewer do.
+    let rounds = if kib == 0 {
+        bench.rounds
+    } else {
+        (bench.rounds / 64).max(1)
+    };
+    let address = (&raw mut *work).expose_provenance();
+    bench.measure_from(row, rounds, 1, |rounds| {
+        // SAFETY: 1. rounds start at 1. 2. `work` is this process's own. 3. `with_sysenter`.
+        Ok(unsafe { loops::ring_by_sysenter(rounds, sys::int(from_last), sys::int(to_first), address) })
+    })
+}
+
+/// Writes to each page of the memory, so that it is neither the zero page nor anybody else's.
+fn own_pages(work: &RingWork) {
+    for offset in (0..work.blocks * loops::RING_BLOCK).step_by(PAGE_BYTES) {
+        let byte = core::ptr::with_exposed_provenance_mut::<u8>(work.memory + offset);
+        // SAFETY: `ring` mapped that much, and nothing else refers to it.
+        unsafe { byte.write_volatile(1) };
+    }
 }
 
 /// A byte written to a pipe and read back by the same process.

@@ -1,0 +1,205 @@
+//! SYSENTER on this CPU: which strategy loads the stack of the current thread, and which kernel answers.
+//!
+//! From the start it is [`Way::FromHeader`] and [`OsKernel`](super::OsKernel), where the CPU has SYSENTER in long mode; experiments
+//! choose others. A process whose stubs are not the untracked ones that need no tables of their own can't enter by it,
+//! since there is no such stub for SYSENTER: it is off while such a process runs.
+
+use core::arch::naked_asm;
+
+use entry_core::address::Width;
+use entry_core::cpu::CpuFeatures;
+use entry_core::kernel::{Baseline, WithSmap};
+use entry_core::msr::Cpu;
+use entry_core::tss::TaskStateSegment;
+use entry_core::{IrqOff, Kernel};
+use entry_sysenter::arrival::{Arrival, EntryAddress, Ready};
+use entry_sysenter::error::Unsupported;
+use entry_sysenter::stack::{
+    AtFixedOffset, ByTrampoline, EntryStack, FromHeader, Strategy, Sysenter, SysenterPlan, WrmsrPerSwitch,
+};
+use entry_sysenter::stub::entry64;
+use entry_sysenter::support::SysenterSupport;
+use entry_sysenter::trampoline::{RipRelative, Trampoline64};
+use x86_64::registers::control::{Cr0, Cr0Flags};
+
+use super::{LAYOUT, PerCpu};
+
+/// Size of the stack between SYSENTER and the load of the thread's.
+const STACK_BYTES: usize = 512;
+
+/// Where the word lies, seen from the end of that stack, that holds the thread's.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "an offset in a structure of 104 bytes"
+)]
+const RSP0: i32 = TaskStateSegment::RSP0 as i32;
+
+/// How the thread's stack gets into RSP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The stub loads it from the per-CPU header.
+    FromHeader,
+    /// Each context switch writes `IA32_SYSENTER_ESP`.
+    WrmsrPerSwitch,
+    /// Generated code loads it from TSS.RSP0.
+    ByTrampoline,
+    /// The stub loads it from TSS.RSP0, at a fixed distance from the end of the small stack.
+    AtFixedOffset,
+}
+
+/// The task-state segment behind the small stack, so that RSP0 is [`RSP0`] bytes from the end of that.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct TaskState {
+    stack: EntryStack<STACK_BYTES>,
+    pub(super) segment: TaskStateSegment,
+}
+
+impl TaskState {
+    pub(super) const fn new() -> Self {
+        Self {
+            stack: EntryStack::new(),
+            segment: TaskStateSegment::new(),
+        }
+    }
+}
+
+/// SYSENTER with one of the strategies.
+#[derive(Debug)]
+pub(super) enum Installed {
+    FromHeader(Sysenter<FromHeader>),
+    WrmsrPerSwitch(Sysenter<WrmsrPerSwitch>),
+    ByTrampoline(Sysenter<ByTrampoline<RipRelative>>),
+    AtFixedOffset(Sysenter<AtFixedOffset<RSP0>>),
+}
+
+impl Installed {
+    /// Writes the registers for `K` on this CPU.
+    ///
+    /// # Errors
+    ///
+    /// The CPU has no SYSENTER in long mode.
+    pub(super) fn new<K: Kernel>(way: Way, cpu: &'static PerCpu, irq: &IrqOff) -> Result<Self, Unsupported> {
+        let features = CpuFeatures::detect();
+        let support = SysenterSupport::on(&features)?;
+        let task_state = cpu.task_state_area();
+        let stack = &task_state.stack;
+        let field = ((&raw const task_state.segment).addr() + TaskStateSegment::RSP0) as u64;
+        Ok(match way {
+            Way::FromHeader => Self::FromHeader(write(support, FromHeader::new(entry::<K, _>(&features), stack), irq)),
+            Way::WrmsrPerSwitch => {
+                let strategy = WrmsrPerSwitch::new(entry::<K, _>(&features), cpu.header().kernel_stack());
+                Self::WrmsrPerSwitch(write(support, strategy, irq))
+            }
+            Way::ByTrampoline => {
+                let code = trampoline(field, entry::<K, _>(&features));
+                Self::ByTrampoline(write(support, ByTrampoline::new(code, stack), irq))
+            }
+            Way::AtFixedOffset => {
+                let strategy = AtFixedOffset::new(entry::<K, _>(&features), stack, field)
+                    .unwrap_or_else(|error| panic!("SYSENTER: {error}"));
+                Self::AtFixedOffset(write(support, strategy, irq))
+            }
+        })
+    }
+
+    /// Turns SYSENTER on or off.
+    pub(super) fn set_enabled(&mut self, is_enabled: bool, irq: &IrqOff) {
+        match self {
+            Self::FromHeader(sysenter) => set_enabled(sysenter, is_enabled, irq),
+            Self::WrmsrPerSwitch(sysenter) => set_enabled(sysenter, is_enabled, irq),
+            Self::ByTrampoline(sysenter) => set_enabled(sysenter, is_enabled, irq),
+            Self::AtFixedOffset(sysenter) => set_enabled(sysenter, is_enabled, irq),
+        }
+    }
+
+    /// Whether a single-step trap at `rip` was armed by the user, before SYSENTER.
+    pub(super) fn is_user_step(&self, rip: u64) -> bool {
+        match self {
+            Self::FromHeader(sysenter) => sysenter.is_user_step(rip),
+            Self::WrmsrPerSwitch(sysenter) => sysenter.is_user_step(rip),
+            Self::ByTrampoline(sysenter) => sysenter.is_user_step(rip),
+            Self::AtFixedOffset(sysenter) => sysenter.is_user_step(rip),
+        }
+    }
+
+    /// Whether a context switch has to call [`Installed::switch_to`].
+    pub(super) const fn follows_threads(&self) -> bool {
+        matches!(self, Self::WrmsrPerSwitch(_))
+    }
+
+    /// Tells SYSENTER of the thread that runs next.
+    ///
+    /// # Safety
+    ///
+    /// 1. `stack` is the top of its kernel stack, 16-byte aligned, with nothing live on it as seen from user mode.
+    #[inline(always)]
+    pub(super) unsafe fn switch_to(&mut self, stack: u64, irq: &IrqOff) {
+        if let Self::WrmsrPerSwitch(sysenter) = self {
+            // SAFETY: 1. values of this type stay in the structure of their CPU. 2. condition 1.
+            unsafe { sysenter.switch_to(stack, &mut Cpu, irq) };
+        }
+    }
+}
+
+fn set_enabled<S: Strategy>(sysenter: &mut Sysenter<S>, is_enabled: bool, irq: &IrqOff) {
+    if is_enabled {
+        // SAFETY: 1. values of this type stay in the structure of their CPU. 2. `switch_to` is called at each switch.
+        unsafe { sysenter.enable(&mut Cpu, irq) };
+    } else {
+        // SAFETY: 1. as above.
+        unsafe { sysenter.disable(&mut Cpu, irq) };
+    }
+}
+
+/// The stub for this CPU.
+fn entry<K: Kernel, A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
+    if features.smap {
+        entry64::<K, A, WithSmap>()
+    } else {
+        entry64::<K, A, Baseline>()
+    }
+}
+
+fn write<S: Strategy>(support: SysenterSupport, strategy: S, irq: &IrqOff) -> Sysenter<S> {
+    let plan = SysenterPlan::new(support, &LAYOUT, strategy, Width::Bits48);
+    let plan = plan.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
+    // SAFETY: 1. this is the kernel, on this CPU, with the GDT of `LAYOUT`. 2. Stubs and trampoline are in the text that all tables
+    // map. 3. The stack is in the per-CPU structure, and so are header and TSS. 4. The scheduler keeps both words; with the
+    // first strategy they begin with the current thread's. 5. `install` bound four IST stacks. 6. The caller has taken the
+    // old value out of the structure of this CPU.
+    let installed = unsafe { plan.install(&mut Cpu, irq) };
+    installed.unwrap_or_else(|error| panic!("SYSENTER: {error}"))
+}
+
+/// Bytes kept free for a trampoline.
+const SLOT_BYTES: usize = 16;
+
+/// The slot, inside the text that all tables map. What it holds at first traps.
+#[unsafe(naked)]
+#[unsafe(link_section = ".entry.text")]
+unsafe extern "sysv64" fn sysenter_slot() -> ! {
+    naked_asm!(".fill {bytes}, 1, 0xcc", bytes = const SLOT_BYTES)
+}
+
+/// Generates the trampoline of this CPU and puts it into its slot.
+fn trampoline(field: u64, entry: EntryAddress<Ready>) -> Trampoline64<RipRelative> {
+    const { assert!(Trampoline64::<RipRelative>::SIZE <= SLOT_BYTES, "the trampoline fits") };
+    #[expect(
+        clippy::fn_to_numeric_cast_any,
+        reason = "the slot is a place, not a function to call"
+    )]
+    let slot = sysenter_slot as *const () as *mut u8;
+    let code = Trampoline64::<RipRelative>::new(slot.expose_provenance() as u64, field, entry, Width::Bits48);
+    let code = code.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
+    let protected = Cr0::read();
+    // SAFETY: the kernel's own pages can be written for a moment, with interrupts off; nothing here writes but the line below.
+    // Both writes of CR0 serialise, so the CPU fetches what was written.
+    unsafe { Cr0::write(protected - Cr0Flags::WRITE_PROTECT) };
+    // SAFETY: the slot is at least as long, belongs to this function, and is not being executed: there is one CPU.
+    unsafe { core::ptr::copy_nonoverlapping(code.bytes().as_ptr(), slot, code.bytes().len()) };
+    // SAFETY: what it was before.
+    unsafe { Cr0::write(protected) };
+    code
+}

@@ -1,0 +1,216 @@
+//! SYSENTER from 64-bit programs: each way of loading the stack, whatever flags the program had, and CPUs without it.
+#![no_std]
+#![no_main]
+#![feature(custom_test_frameworks)]
+#![test_runner(example_os::harness::run)]
+#![reexport_test_harness_main = "test_main"]
+
+#[path = "process/program.rs"]
+mod program;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use entry_core::TrapFrame;
+use entry_core::cpu::{CpuFeatures, Vendor};
+use entry_core::vector::Vector;
+use entry_core::windows::{self, flags};
+use example_os::process::WaitStatus;
+use example_os::process::signal::Signal;
+use example_os::{entry, skip};
+use program::{CODE, Machine, STACK_TOP, program};
+
+/// A program did what it was to do.
+const FINE: WaitStatus = WaitStatus::exited(0);
+
+const fn killed(signal: u8) -> WaitStatus {
+    WaitStatus::killed(Signal::new(signal).unwrap())
+}
+
+const SIGILL: u8 = 4;
+const SIGTRAP: u8 = 5;
+const SIGSEGV: u8 = 11;
+
+const TF: u64 = 1 << 8;
+const DF: u64 = 1 << 10;
+const IOPL: u64 = 3 << 12;
+const NT: u64 = 1 << 14;
+const AC: u64 = 1 << 18;
+
+/// Asked of CPUID, not of the kernel under test.
+fn has_sysenter() -> bool {
+    CpuFeatures::detect().vendor == Vendor::Intel
+}
+
+macro_rules! needs_sysenter {
+    () => {
+        if !has_sysenter() {
+            skip!("this CPU has no SYSENTER in long mode");
+        }
+    };
+}
+
+/// A program that chooses `$way`, calls `getpid` by SYSENTER in all registers but those it passes, and looks at what is left.
+macro_rules! call_by {
+    ($way:literal) => {
+        program!(
+            "mov eax, 0x4558", "mov edi, 10", "mov esi, {way}", "int 0x80", "test rax, rax", "jnz 9f",
+            "mov eax, 39", "syscall", "mov ebx, eax",
+            "mov rdx, 4", "mov rsi, 5", "mov rdi, 6", "mov rbp, 7", "mov r8, 8", "mov r9, 9", "mov r10, 10",
+            "mov r12, 12", "mov r13, 13", "mov r14, 14", "mov r15, 15",
+            "mov eax, 39", "mov rcx, rsp", "lea r11, [rip + 4f]", "sysenter", "4:",
+            "cmp rax, rbx", "jne 9f", "cmp rsp, {stack}", "jne 9f",
+            "cmp rdx, 4", "jne 9f", "cmp rsi, 5", "jne 9f", "cmp rdi, 6", "jne 9f", "cmp rbp, 7", "jne 9f",
+            "cmp r8, 8", "jne 9f", "cmp r9, 9", "jne 9f", "cmp r10, 10", "jne 9f", "cmp r12, 12", "jne 9f",
+            "cmp r13, 13", "jne 9f", "cmp r14, 14", "jne 9f", "cmp r15, 15", "jne 9f",
+            // Again after another process has run.
+            "mov eax, 24", "mov rcx, rsp", "lea r11, [rip + 4f]", "sysenter", "4:", "test rax, rax", "jnz 9f",
+            "mov eax, 39", "mov rcx, rsp", "lea r11, [rip + 4f]", "sysenter", "4:", "cmp rax, rbx", "jne 9f",
+            "xor edi, edi", "mov eax, 60", "syscall", "ud2",
+            "9:", "mov edi, 1", "mov eax, 60", "syscall", "ud2";
+            way = $way; stack = STACK_TOP
+        )
+    };
+}
+
+/// Calls `getpid` by SYSENTER with the flags that it was started with, and exits with 0 if they are still there: RBX has them.
+fn flags_program() -> &'static [u8] {
+    program!(
+        "mov eax, 39", "mov rcx, rsp", "lea r11, [rip + 4f]", "sysenter", "4:",
+        "pushfq", "pop rcx", "push 0x202", "popfq",
+        "and ecx, {examined}", "xor edi, edi", "cmp rcx, rbx", "setne dil",
+        "mov eax, 60", "syscall", "ud2";
+        examined = 0x4_7500
+    )
+}
+
+/// Chooses a way, sets TF and executes SYSENTER.
+macro_rules! step_into {
+    ($way:literal) => {
+        program!(
+            "mov eax, 0x4558", "mov edi, 10", "mov esi, {way}", "int 0x80",
+            "mov eax, 39", "mov rcx, rsp", "lea r11, [rip + 4f]", "pushfq", "or dword ptr [rsp], 0x100", "mov rcx, rsp",
+            "popfq", "sysenter", "4:", "nop", "hlt";
+            way = $way
+        )
+    };
+}
+
+/// Single steps that the hook saw in the kernel, and those of them outside the stubs' windows.
+static STEPS: AtomicU32 = AtomicU32::new(0);
+static STRAY_STEPS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts, and leaves the event to the kernel.
+fn count_steps(frame: &mut TrapFrame) -> bool {
+    if Vector(frame.vector()) == Vector::DEBUG && !frame.is_user() {
+        STEPS.fetch_add(1, Ordering::Relaxed);
+        let is_in_window = windows::find(frame.rip()).is_some_and(|window| window.flags() & flags::USER_FLAGS != 0);
+        if !is_in_window {
+            STRAY_STEPS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    false
+}
+
+example_os::tests! { Machine;
+    fn is_there_on_intel_and_invalid_elsewhere(machine) {
+        let code = program!(
+            "mov eax, 60", "xor edi, edi", "mov rcx, rsp", "lea r11, [rip + 4f]", "sysenter", "4:", "hlt"
+        );
+        let wanted = if has_sysenter() { FINE } else { killed(SIGILL) };
+        assert_eq!(machine.run(code), wanted);
+        // The kernel goes on, and SYSCALL with it.
+        assert_eq!(machine.run(program!("mov eax, 60", "xor edi, edi", "syscall")), FINE);
+    }
+
+    fn control_call_knows_whether_it_is_there(machine) {
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 10", "xor esi, esi", "int 0x80", "mov edi, eax", "mov eax, 60", "syscall"
+        );
+        let wanted = if has_sysenter() { FINE } else { WaitStatus::exited(38_u8.wrapping_neg()) };
+        assert_eq!(machine.run(code), wanted);
+    }
+
+    fn each_way_of_loading_the_stack_works(machine) {
+        needs_sysenter!();
+        for code in [call_by!(0), call_by!(1), call_by!(2), call_by!(3), call_by!(0)] {
+            // Two of them, so that each has another stack after its yield.
+            let first = machine.start(code);
+            let second = machine.start(code);
+            assert_eq!(machine.finish(first), Some(FINE));
+            assert_eq!(machine.finish(second), Some(FINE));
+        }
+    }
+
+    fn all_combinations_of_flags_are_survived(machine) {
+        needs_sysenter!();
+        for pattern in 0..32_u64 {
+            let chosen = |bit: u32, flag: u64| if pattern >> bit & 1 == 1 { flag } else { 0 };
+            let user = chosen(0, NT) | chosen(1, AC) | chosen(2, DF) | chosen(4, TF);
+            let iopl = chosen(3, IOPL);
+            let mut frame = entry::first_frame(CODE, STACK_TOP);
+            frame.set_rflags(0x202 | user | iopl);
+            frame.set_rbx(user);
+            // The exit refuses IOPL already before the first instruction, whoever set it; TF traps the program before it
+            // gets to SYSENTER.
+            let wanted = if iopl != 0 {
+                killed(SIGSEGV)
+            } else if user & TF != 0 {
+                killed(SIGTRAP)
+            } else {
+                FINE
+            };
+            let pid = machine.start_at(CODE, flags_program(), &frame);
+            assert_eq!(machine.finish(pid), Some(wanted), "pattern {pattern:#x}");
+        }
+    }
+
+    fn trap_flag_at_sysenter_traps_the_program(machine) {
+        needs_sysenter!();
+        for (way, code) in [
+            (0, step_into!(0)),
+            (1, step_into!(1)),
+            (2, step_into!(2)),
+            (3, step_into!(3)),
+        ] {
+            STEPS.store(0, Ordering::Relaxed);
+            STRAY_STEPS.store(0, Ordering::Relaxed);
+            entry::set_kernel_hook(Some(count_steps));
+            let status = machine.run(code);
+            entry::set_kernel_hook(None);
+            // After the NOP; HLT would have been #GP.
+            assert_eq!(status, killed(SIGTRAP));
+            // Each instruction up to POPF was stepped over, those of the trampoline among them.
+            assert!(STEPS.load(Ordering::Relaxed) >= 8, "way {way}: {} steps", STEPS.load(Ordering::Relaxed));
+            let of_trampoline = if way == 2 { 2 } else { 0 };
+            assert_eq!(STRAY_STEPS.load(Ordering::Relaxed), of_trampoline, "way {way}");
+        }
+    }
+
+    fn a_return_address_of_the_kernels_is_refused(machine) {
+        needs_sysenter!();
+        let code = program!("mov eax, 39", "mov rcx, rsp", "mov r11, 0xffffffff80000000", "sysenter", "hlt");
+        assert_eq!(machine.run(code), killed(SIGSEGV));
+        let code = program!("mov eax, 39", "mov rcx, rsp", "mov r11, 0x800000000000", "sysenter", "hlt");
+        assert_eq!(machine.run(code), killed(SIGSEGV));
+    }
+
+    fn any_stack_pointer_survives_it(machine) {
+        needs_sysenter!();
+        let code = program!(
+            "mov rbx, 0x800000000000", "mov rcx, rbx", "mov eax, 39", "lea r11, [rip + 4f]", "sysenter", "4:",
+            "xor edi, edi", "cmp rsp, rbx", "setne dil", "mov eax, 60", "syscall", "ud2"
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
+    fn it_is_off_while_a_hidden_kernels_process_runs(machine) {
+        needs_sysenter!();
+        // Its tables would not map what the stub is about to use.
+        entry::set_hides_from_new_processes(true, &machine.irq);
+        let hidden = program!("mov eax, 60", "xor edi, edi", "mov rcx, rsp", "lea r11, [rip + 4f]", "sysenter", "4:", "hlt");
+        let status = machine.run(hidden);
+        entry::set_hides_from_new_processes(false, &machine.irq);
+        assert_eq!(status, killed(SIGSEGV));
+        assert_eq!(machine.run(hidden), FINE);
+    }
+}
