@@ -202,6 +202,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: linux(194, 221),
         promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "syscall/getppid",
@@ -314,6 +315,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "switch/yield/2p",
@@ -476,6 +478,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Interrupt, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "irqflag/simulation/ring3-untouched",
@@ -490,6 +493,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Interrupt, 0),
         ],
         maps_pages: false,
+        on_request: false,
     },
     Row {
         name: "pipe/self",
