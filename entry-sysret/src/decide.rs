@@ -269,7 +269,7 @@ pub const fn is_untouched_syscall(kind_word: u64) -> bool {
 #[inline(always)]
 #[must_use]
 pub const fn is_untouched_sysenter(kind_word: u64) -> bool {
-    !guard!("fast-kind", kind_word != EntryKind::Sysenter64.word(0))
+    !guard!("fast-sysenter-kind", kind_word != EntryKind::Sysenter64.word(0))
 }
 
 /// Whether SYSRET restores a frame that [`is_untouched_syscall`] or [`is_untouched_sysenter`].

@@ -428,6 +428,25 @@ fn the_quick_answer_for_syscall_is_for_untouched_frames() {
 }
 
 #[test]
+fn the_quick_answer_for_sysenter_is_for_untouched_frames_of_64_bit_code() {
+    // SAFETY: there are no interrupts to be off in a test, and nothing here relies on them.
+    let irq = unsafe { IrqOff::assume() };
+    let answer = |kind| {
+        let image = image(kind, 0x40_1000, CODE64, 0x202, DATA);
+        // SAFETY: 22 words without padding or invalid patterns.
+        let frame = unsafe { core::mem::transmute::<[u64; 22], TrapFrame>(image) };
+        SysretOrIret::<Default48>::choose_plain_sysenter(&frame, &irq)
+    };
+    let sysenter = EntryKind::Sysenter64.word(0);
+    assert_eq!(answer(sysenter), Some(Leave::Sysret));
+    // Bit 16: a setter was used.
+    assert_eq!(answer(sysenter | 1 << 16), None);
+    for kind in [EntryKind::Sysenter32.word(0), EntryKind::Built.word(0), FAULT] {
+        assert_eq!(answer(kind), None);
+    }
+}
+
+#[test]
 fn the_quick_answer_for_syscall_tests_rip() {
     assert_eq!(
         plain(image(SYSCALL, 0x7fff_ffff_efff, CODE64, 0x202, DATA)).0,

@@ -256,6 +256,7 @@ pub(crate) const ROWS: &[Row] = &[
             (Event::Switch, 0),
         ],
         maps_pages: true,
+        on_request: false,
     },
     Row {
         name: "exception/user",
