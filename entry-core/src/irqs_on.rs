@@ -8,7 +8,7 @@
 //!
 //! | interrupt arrives | more than usual |
 //! |---|---|
-//! | in user mode | the frame's seven words are moved to the thread's stack: 10 instructions |
+//! | in user mode | the frame's seven words are moved to the thread's stack: 12 instructions, measured |
 //! | in the kernel | RIP is looked up among the [windows](crate::windows) of the image, and the frame of 22 words is copied |
 //! | in a window | the same look-up; the interrupt is handled, but nothing is scheduled before the next exit |
 //!
