@@ -1,6 +1,6 @@
 //! The results of `bench`: a table for people, JSON for programs.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
@@ -153,6 +153,10 @@ impl Report {
         }
         header.push("events of one operation");
         table.set_header(header);
+        // Names are what filters take: they are not broken.
+        if let Some(column) = table.column_mut(0) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
         for measured in &self.rows {
             let row = measured.row;
             let spread = if measured.spread == Ratio::ZERO {
