@@ -92,6 +92,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "baseline", "model"])]
     listing: Option<String>,
 
+    /// Time the rows that map pages over 256 MiB and 1 GiB, too
+    #[arg(long)]
+    full: bool,
+
     /// How the compiler optimises; figures are only given for release
     #[arg(long, value_enum, default_value = "release", hide = true)]
     profile: Profile,
@@ -447,8 +451,38 @@ fn phases(
         .collect()
 }
 
+/// Sizes of the mappings that a row is timed over: name and pages.
+const SIZES: [(&str, u32); 4] = [("16M", 4096), ("64M", 16384), ("256M", 65536), ("1G", 262_144)];
+/// How many of them are timed by default.
+const QUICK_SIZES: usize = 2;
+
+/// Prints each row that maps pages at several sizes, and fails those whose operation costs more in a larger mapping.
+fn sizes(plan: &Plan, report: &Report, is_full: bool) -> Result<Vec<String>> {
+    let count = if is_full { SIZES.len() } else { QUICK_SIZES };
+    let timed = SIZES.get(..count).unwrap_or(&SIZES);
+    let pages: Vec<u32> = timed.iter().map(|(_, pages)| *pages).collect();
+    let mut grown = Vec::new();
+    for series in growth(plan, report, &pages)? {
+        for ((size, _), (_, each)) in timed.iter().zip(&series.points) {
+            println!("{}@{size}: {each:.3} instructions", series.name);
+        }
+        if let Some(line) = html::slope(&series) {
+            println!("{line}");
+        }
+        if let (Some((_, first)), Some((_, last))) = (series.points.first(), series.points.last())
+            && *last > first + 1.0
+        {
+            grown.push(format!(
+                "{}: {last:.3} instructions in the largest mapping, {first:.3} in the smallest",
+                series.name
+            ));
+        }
+    }
+    Ok(grown)
+}
+
 /// Instructions of the rows that map a page in each round, over the number of pages.
-fn growth(plan: &Plan, report: &Report) -> Result<Vec<Series>> {
+fn growth(plan: &Plan, report: &Report, sizes: &[u32]) -> Result<Vec<Series>> {
     let mapping = report.rows.iter().map(|measured| measured.row);
     let names: Vec<&str> = mapping.filter(|row| row.maps_pages).map(|row| row.name).collect();
     if names.is_empty() {
@@ -462,7 +496,7 @@ fn growth(plan: &Plan, report: &Report) -> Result<Vec<Series>> {
             points: Vec::new(),
         })
         .collect();
-    for pages in GROWTH {
+    for &pages in sizes {
         let machine = Machine {
             boot: Boot {
                 append: command_line(PROGRAM, &Plan::arguments(pages / 2, 1, &names)),
@@ -692,7 +726,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.html {
         let extras = Extras {
             phases: phases(&report, &logged_figures, &stretches, &code),
-            growth: growth(&plan, &report)?,
+            growth: growth(&plan, &report, &GROWTH)?,
         };
         write_whole(path, html::page(&report, &extras)?.as_bytes())?;
     }
@@ -703,7 +737,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         })?;
         write_whole(path, &text)?;
     }
+    let grown = sizes(&plan, &report, args.full)?;
+    for row in &grown {
+        println!("FAILED: {row}");
+    }
     let bad = problems.len()
+        + grown.len()
         + report
             .rows
             .iter()

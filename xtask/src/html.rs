@@ -123,7 +123,7 @@ fn figure(out: &mut String, heading: &str, below: &str, plot: &Plot) {
 }
 
 /// How much a series grows, in words.
-fn slope(series: &Series) -> Option<String> {
+pub(crate) fn slope(series: &Series) -> Option<String> {
     let (first, last) = (series.points.first()?, series.points.last()?);
     let each = (last.1 - first.1) / (last.0 - first.0) * 1000.0;
     Some(format!(

@@ -730,7 +730,8 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
     expect("bytes of fresh pages that are not zero", not_zero, 0)?;
     pages.unmap()?;
 
-    bench.measure(row, 16384, 0, |rounds| {
+    // 1 GiB.
+    bench.measure(row, 262_144, 0, |rounds| {
         let pages = Pages::map(bench, rounds)?;
         let timed = touch(&pages, rounds);
         pages.unmap()?;
