@@ -48,8 +48,8 @@ const PAGE_TABLE_SHARE: u32 = 3;
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Counts are exact: with -icount shift=0 one tick of the guest's clock is one instruction, whatever the
-host does. They always come from TCG; where KVM works, cycles of the host's CPU are added.
+Counts are exact: with -icount shift=0 one tick of the guest's clock is one instruction, whatever
+the host does. They always come from TCG; where KVM works, cycles of the host's CPU are added.
 A row fails when two boots differ, when the executed path has other events than the row's name
 promises, or when the path's length is not the count.")]
 pub(crate) struct Args {

@@ -299,6 +299,11 @@ impl Ended {
     /// `seen` says that the guest's lines have been shown already, so that they are not shown again.
     pub(crate) fn error(&self, seen: bool) -> Error {
         let remedy = match self.end {
+            // Long mode is turned on before there is anything to print with.
+            End::Status(status) if status.code() == Some(0) && self.lines.is_empty() => {
+                "take a 64-bit model, as `--cpu Skylake-Client` is, if it has another one"
+            }
+            End::TimedOut if self.tail().is_empty() => "raise --timeout if it only needs longer",
             End::TimedOut => "raise --timeout if it only needs longer, or see its last lines above",
             _ if seen => "see its last lines above",
             _ => "see its last lines above, or all of them with --verbose",
@@ -399,6 +404,16 @@ mod tests {
     fn endless_output_is_stopped() {
         let bad = ended("exec yes '[boot] again'", LONG);
         assert_eq!(bad.end, End::TooMuchOutput);
+    }
+
+    #[test]
+    fn remedy_does_not_point_at_lines_that_are_not_there() {
+        for script in ["exit 0", "exec sleep 30"] {
+            let silent = ended(script, Duration::from_millis(300));
+            assert!(silent.tail().is_empty());
+            let text = silent.error(false).to_string();
+            assert!(!text.contains("above"), "{text}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod toolchain;
 mod trace;
 mod workspace;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -91,7 +92,25 @@ fn usage_line(error: &clap::Error) -> String {
     format!("{}; see `cargo xtask --help`", parts.join("; "))
 }
 
+/// Ends this program when nobody reads what it prints any more, which `println!` takes for a panic.
+fn end_with_the_output() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let text = info.payload().downcast_ref::<String>().map_or("", String::as_str);
+        let Some(why) = text.strip_prefix("failed printing to stdout: ") else {
+            return usual(info);
+        };
+        if !why.contains("os error 32") {
+            // Standard error may be gone, too; then nothing is left to tell it by.
+            let _ = writeln!(std::io::stderr(), "error: cannot write to standard output: {why}");
+        }
+        // A machine that is running ends with its parent.
+        std::process::exit(1);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_the_output();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -136,6 +155,17 @@ mod tests {
     fn command_line_definition_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_has_no_line_that_is_wrapped_again() {
+        use clap::CommandFactory;
+        for verb in Cli::command().get_subcommands() {
+            let text = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in text.lines() {
+                assert!(line.chars().count() <= 100, "{}: {line}", verb.get_name());
+            }
+        }
     }
 
     #[test]

@@ -183,6 +183,10 @@ impl Report {
             );
             table.add_row(cells);
         }
+        // Only the words about events may be wrapped.
+        if let Some(name) = table.column_mut(0) {
+            name.set_constraint(ColumnConstraint::ContentWidth);
+        }
         for column in [2, 3, 4] {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
@@ -275,8 +279,12 @@ mod tests {
             measured.events = Some([Ratio::whole(2); Event::ALL.len()]);
             measured.cycles = Some(Ratio::whole(123_456));
         }
-        for line in report.table().lines() {
+        let table = report.table();
+        for line in table.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
+        }
+        for row in row::ROWS {
+            assert!(table.contains(row.name), "{} is wrapped", row.name);
         }
     }
 

@@ -31,6 +31,9 @@ pub(crate) struct Args {
     arguments: Vec<String>,
 }
 
+/// The most bytes that the kernel takes for a command line; QEMU lets one of 4 KiB overwrite what it tells the kernel.
+const LONGEST_COMMAND_LINE: usize = 1024;
+
 /// The kernel's command line that starts a program.
 pub(crate) fn command_line(program: &str, arguments: &[String]) -> String {
     let mut line = format!("init=bin/{program}");
@@ -104,6 +107,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             value: bad.clone(),
             why: "which is empty or has a space, where the kernel's command line ends a word".to_owned(),
             remedy: "use words without spaces".to_owned(),
+        });
+    }
+    if command_line(&name, &args.arguments).len() > LONGEST_COMMAND_LINE {
+        return Err(Error::Invalid {
+            field: "the number of bytes in the arguments",
+            value: args.arguments.join(" ").len().to_string(),
+            why: format!("but the kernel's command line has room for {LONGEST_COMMAND_LINE} in all"),
+            remedy: "give fewer or shorter ones".to_owned(),
         });
     }
     let mut built = build::build(&workspace, &mut setup, args.profile)?;

@@ -21,7 +21,7 @@ fn counts_instructions(image: &str) -> bool {
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Images boot on an Intel and on an AMD model, some on one without SMAP, or only on the one that --cpu names.
+Images boot on an Intel and on an AMD model, some on one without SMAP; with --cpu only on that one.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {
     /// Only tests whose name contains this; the name of an image takes all its tests
