@@ -5,7 +5,7 @@ use crate::browser_test;
 use crate::build::{self, Profile};
 use crate::error::{Error, Result};
 use crate::host_test;
-use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU};
+use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU, Qemu};
 use crate::run::model;
 use crate::setup::{Need, Setup};
 use crate::workspace::Workspace;
@@ -68,17 +68,44 @@ impl Counts {
     }
 }
 
-/// Boots every image on every model.
-fn images(workspace: &Workspace, setup: &mut Setup, args: &Args) -> Result<Counts> {
-    let filter = args.filter.as_deref();
-    let qemu = setup.require_qemu()?;
-    let (accel, why) = machine::choose(args.machine.accel)?;
-    let mut models = vec![model(&args.machine, accel, &qemu)?];
-    let are_usual = args.machine.cpu.is_none() && accel == Accel::Tcg;
-    if are_usual {
-        models = vec![DEFAULT_CPU.to_owned(), AMD_CPU.to_owned()];
+/// What the images boot on, found before anything is built.
+struct Emulator {
+    qemu: Qemu,
+    accel: Accel,
+    /// The CPU models.
+    models: Vec<String>,
+    /// Whether no model was asked for.
+    are_usual: bool,
+}
+
+impl Emulator {
+    fn find(setup: &Setup, options: &machine::Options) -> Result<Self> {
+        let qemu = setup.require_qemu()?;
+        let (accel, why) = machine::choose(options.accel)?;
+        let mut models = vec![model(options, accel, &qemu)?];
+        let are_usual = options.cpu.is_none() && accel == Accel::Tcg;
+        if are_usual {
+            models = vec![DEFAULT_CPU.to_owned(), AMD_CPU.to_owned()];
+        }
+        eprintln!("images will boot on {accel:?} ({why})");
+        Ok(Self {
+            qemu,
+            accel,
+            models,
+            are_usual,
+        })
     }
-    eprintln!("booting on {accel:?} ({why})");
+}
+
+/// Boots every image on every model.
+fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &Args) -> Result<Counts> {
+    let filter = args.filter.as_deref();
+    let Emulator {
+        qemu,
+        accel,
+        models,
+        are_usual,
+    } = emulator;
     setup.require(Need::TestImages)?;
     let built = build::build(workspace, setup, Profile::Release)?;
     eprintln!("building test images");
@@ -136,13 +163,15 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let workspace = Workspace::find()?;
     let mut setup = Setup::new(&workspace);
     workspace.writable()?;
+    // What cannot be had or was named wrongly is said before the long work.
+    let emulator = Emulator::find(&setup, &args.machine)?;
     let mut counts = browser_test::run(args.filter.as_deref())?;
     counts.add(host_test::run(
         &workspace,
         args.filter.as_deref(),
         args.machine.verbose,
     )?);
-    counts.add(images(&workspace, &mut setup, args)?);
+    counts.add(images(&workspace, &mut setup, emulator, args)?);
     if let Some(filter) = &args.filter
         && counts.total() == 0
     {
