@@ -403,6 +403,13 @@ impl<T: Tracker> Ctx<Kernel, IrqOn, T> {
     }
 }
 
+/// Interrupts off for one transition.
+#[inline(always)]
+fn save_irq() -> IrqGuard {
+    // SAFETY: 1. the callers drop it when the transition is made, which leaves IF alone.
+    unsafe { IrqGuard::new() }
+}
+
 /// Transitions for callers that don't know whether interrupts are on. PUSHF, CLI and a conditional STI around each: where
 /// the fact is known, use the other form.
 ///
@@ -419,7 +426,7 @@ impl<T: Tracker> Ctx<Kernel, IrqUnknown, T> {
     /// [`Ctx::user_enter`], with IF saved around it.
     #[inline(always)]
     pub fn user_enter_irqsave(self) -> Ctx<User, IrqUnknown, T> {
-        let _guard = IrqGuard::new();
+        let _guard = save_irq();
         // SAFETY: the guard turned interrupts off and outlives the proof, which is given up at once.
         let irq = unsafe { IrqOff::assume() };
         // SAFETY: as in the other form.
@@ -431,7 +438,7 @@ impl<T: Tracker> Ctx<Kernel, IrqUnknown, T> {
     #[inline(always)]
     pub fn idle_enter_irqsave(self) -> Ctx<Idle, IrqUnknown, T> {
         // SAFETY: 1. the claim was "kernel" and is used up. 2. Nothing borrows it.
-        unsafe { T::idle_enter(IrqGuard::new().irq_off()) };
+        unsafe { T::idle_enter(save_irq().irq_off()) };
         Ctx::new(self.irq)
     }
 
@@ -439,7 +446,7 @@ impl<T: Tracker> Ctx<Kernel, IrqUnknown, T> {
     #[inline(always)]
     pub fn guest_enter_irqsave(self) -> Ctx<Guest, IrqUnknown, T> {
         // SAFETY: 1. the claim was "kernel" and is used up. 2. Nothing borrows it.
-        unsafe { T::guest_enter(IrqGuard::new().irq_off()) };
+        unsafe { T::guest_enter(save_irq().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -449,7 +456,7 @@ impl<T: Tracker> Ctx<User, IrqUnknown, T> {
     #[inline(always)]
     pub fn user_exit_irqsave(self) -> Ctx<Kernel, IrqUnknown, T> {
         // SAFETY: 1. the call of user mode has returned. 2. The claim was "user" and is used up.
-        unsafe { T::user_exit(IrqGuard::new().irq_off()) };
+        unsafe { T::user_exit(save_irq().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -459,7 +466,7 @@ impl<T: Tracker> Ctx<Idle, IrqUnknown, T> {
     #[inline(always)]
     pub fn idle_exit_irqsave(self) -> Ctx<Kernel, IrqUnknown, T> {
         // SAFETY: the claim was "idle" and is used up.
-        unsafe { T::idle_exit(IrqGuard::new().irq_off()) };
+        unsafe { T::idle_exit(save_irq().irq_off()) };
         Ctx::new(self.irq)
     }
 }
@@ -469,7 +476,7 @@ impl<T: Tracker> Ctx<Guest, IrqUnknown, T> {
     #[inline(always)]
     pub fn guest_exit_irqsave(self) -> Ctx<Kernel, IrqUnknown, T> {
         // SAFETY: the claim was "guest" and is used up.
-        unsafe { T::guest_exit(IrqGuard::new().irq_off()) };
+        unsafe { T::guest_exit(save_irq().irq_off()) };
         Ctx::new(self.irq)
     }
 }

@@ -120,9 +120,23 @@ impl IrqOn {
 /// # use entry_core::IrqGuard;
 /// # fn counter() {}
 /// # if cfg!(target_os = "none") {
-/// let guard = IrqGuard::new();
+/// // SAFETY: 1. this is the one guard, and `counter` leaves IF alone.
+/// let guard = unsafe { IrqGuard::new() };
 /// counter(); // interrupts are off here; `guard.irq_off()` is the proof
 /// drop(guard);
+/// # }
+/// ```
+///
+/// Of two guards, the first one dropped would turn interrupts on under the other's proof if it was made first: so making one
+/// is a promise.
+///
+/// ```compile_fail,E0133
+/// # use entry_core::IrqGuard;
+/// # fn outlive() {
+/// let first = IrqGuard::new();
+/// let second = IrqGuard::new();
+/// drop(first); // IF is 1
+/// let _ = second.irq_off();
 /// # }
 /// ```
 #[derive(Debug)]
@@ -134,6 +148,11 @@ pub struct IrqGuard {
 
 impl IrqGuard {
     /// Saves RFLAGS.IF and executes CLI.
+    ///
+    /// # Safety
+    ///
+    /// 1. Until the guard is dropped, nothing sets IF on this CPU: guards that were made earlier are dropped later, and no
+    ///    [`IrqOff`] that exists already is [enabled](IrqOff::enable).
     #[inline(always)]
     #[cfg_attr(
         not(target_os = "none"),
@@ -142,7 +161,7 @@ impl IrqGuard {
             reason = "the instruction is left out on the host alone"
         )
     )]
-    pub fn new() -> Self {
+    pub unsafe fn new() -> Self {
         #[cfg(target_os = "none")]
         let was_on = {
             let flags: u64;
@@ -164,12 +183,6 @@ impl IrqGuard {
     #[inline(always)]
     pub const fn irq_off(&self) -> &IrqOff {
         &self.irq
-    }
-}
-
-impl Default for IrqGuard {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

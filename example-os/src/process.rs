@@ -245,8 +245,11 @@ impl Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let irq = IrqGuard::new();
-        let name = *self.name.lock(irq.irq_off());
+        let name = {
+            // SAFETY: 1. it is dropped at once.
+            let irq = unsafe { IrqGuard::new() };
+            *self.name.lock(irq.irq_off())
+        };
         write!(f, "pid {} {name}", self.pid())
     }
 }

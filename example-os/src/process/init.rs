@@ -82,7 +82,8 @@ fn start_file<'a>(name: &'a str, file: &[u8], arguments: &[&[u8]]) -> Result<(),
     let image = elf::load(&mut space, file).map_err(|error| SpawnError::Load(name, error))?;
     let rsp = elf::build_stack(&mut space, &image, arguments, &[]).map_err(SpawnError::Stack)?;
     let frame = entry::first_frame(image.entry, rsp);
-    let guard = IrqGuard::new();
+    // SAFETY: 1. it is dropped at the end, and `start_first` leaves IF alone.
+    let guard = unsafe { IrqGuard::new() };
     start_first(name, space, &frame, guard.irq_off()).map_err(SpawnError::Process)
 }
 
