@@ -19,6 +19,7 @@ use crate::html::{self, Extras};
 use crate::image::Image;
 use crate::listing;
 use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
+use crate::peer;
 use crate::phase;
 use crate::plot::Series;
 use crate::progress::Progress;
@@ -68,6 +69,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
+    /// Measure published crates for the same purpose, too
+    #[arg(long)]
+    peers: bool,
+
     /// Compare with an earlier run's JSON, and fail if a row takes more instructions now
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -89,7 +94,7 @@ pub(crate) struct Args {
     repeats: u32,
 
     /// Print the instructions of one round of this row, in the order in which they were executed
-    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "baseline", "model"])]
+    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "peers", "baseline", "model"])]
     listing: Option<String>,
 
     /// Time the rows that map pages over 256 MiB and 1 GiB, too
@@ -433,6 +438,27 @@ fn cycles(plan: &Plan, args: &Args, rows: &[&str]) -> Result<Option<Figures>> {
     }
 }
 
+/// Boots each published crate's image twice.
+fn peers(plan: &Plan, workspace: &Workspace, setup: &mut Setup) -> Result<Vec<peer::Measured>> {
+    let images = peer::build(workspace, setup)?;
+    let progress = Progress::start("booting published crates");
+    let mut measured = Vec::new();
+    for image in images {
+        let machine = Machine {
+            boot: Boot {
+                kernel: image.kernel.clone(),
+                archive: None,
+                append: String::new(),
+            },
+            ..plan.machine.clone()
+        };
+        let (_, first) = plan.boot(&machine, &progress, &mut NoLog)?;
+        let (_, second) = plan.boot(&machine, &progress, &mut NoLog)?;
+        measured.extend(peer::judge(&image, &first, &second)?);
+    }
+    Ok(measured)
+}
+
 /// Where the instructions of each row go, by its logged path.
 fn phases(
     report: &Report,
@@ -649,6 +675,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         qemu: qemu.version_text(),
         rows: Vec::new(),
         skipped: first.skipped.clone(),
+        peers: if args.peers {
+            peers(&plan, &workspace, &mut setup)?
+        } else {
+            Vec::new()
+        },
     };
     let mut problems = Vec::new();
     for row in &rows {

@@ -187,6 +187,34 @@ fn plots(
         let below = "Linux 6.1 in the same emulator: its instructions for each one of ours.";
         figure(out, "Beside Linux", below, &plot);
     }
+    let bar = |name: &str, instructions: Ratio, is_ours: bool| Bar {
+        name: name.to_owned(),
+        parts: if is_ours {
+            vec![instructions.as_f64(), 0.0]
+        } else {
+            vec![0.0, instructions.as_f64()]
+        },
+    };
+    let mut crates: Vec<Bar> = Vec::new();
+    for peer in &report.peers {
+        if !crates.iter().any(|bar| bar.name == peer.beside) {
+            crates.extend(
+                report
+                    .row(peer.beside)
+                    .map(|ours| bar(peer.beside, ours.instructions, true)),
+            );
+        }
+        crates.push(bar(peer.name, peer.instructions, false));
+    }
+    if !crates.is_empty() {
+        let plot = plot::bars(
+            &crates,
+            &["this repository", "published crate"],
+            "instructions of one operation",
+        )?;
+        let below = "As published, in an image of its own. x86-interrupt handlers neither swap GS nor give registers.";
+        figure(out, "Beside other crates", below, &plot);
+    }
     if !extras.growth.is_empty() {
         let plot = plot::lines(&extras.growth, "pages touched", "instructions a fault")?;
         let below: Vec<String> = extras.growth.iter().filter_map(slope).collect();
@@ -329,6 +357,12 @@ pub(crate) fn sample() -> (Report, Extras) {
         qemu: "7.2.22".to_owned(),
         rows,
         skipped: vec![("sysenter/null/64".to_owned(), "no SYSENTER <here>".to_owned())],
+        peers: vec![crate::peer::Measured {
+            name: "peer/trapframe/null",
+            shown: "trapframe",
+            beside: "syscall/null/full",
+            instructions: Ratio::whole(91),
+        }],
     };
     (report, extras)
 }

@@ -21,6 +21,7 @@ mod html;
 mod image;
 mod listing;
 mod machine;
+mod peer;
 mod phase;
 mod plot;
 mod progress;

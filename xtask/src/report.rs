@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Ta
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
+use crate::peer;
 use crate::ratio::Ratio;
 use crate::row::Row;
 
@@ -40,6 +41,8 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Measured>,
     /// Rows that cannot run here, with the reason.
     pub(crate) skipped: Vec<(String, String)>,
+    /// Published crates, when they were asked for.
+    pub(crate) peers: Vec<peer::Measured>,
 }
 
 fn amount(value: Ratio) -> Value {
@@ -94,14 +97,26 @@ impl Report {
                 Value::Object(row)
             })
             .collect();
-        json!({
+        let mut json = json!({
             "schema": 1,
             "clock": "icount",
             "cpu": self.cpu,
             "cpu_name": self.cpu_name,
             "qemu": self.qemu,
             "rows": rows,
-        })
+        });
+        if !self.peers.is_empty() {
+            let peers = self.peers.iter().map(|peer| {
+                json!({
+                    "name": peer.name,
+                    "instructions": amount(peer.instructions),
+                    "uses": peer.shown,
+                    "beside": peer.beside,
+                })
+            });
+            json["peers"] = peers.collect();
+        }
+        json
     }
 
     /// The rows with one column for each kind of figure. A figure that was not measured is empty.
@@ -195,6 +210,32 @@ impl Report {
         table.trim_fmt()
     }
 
+    /// The row of this name.
+    pub(crate) fn row(&self, name: &str) -> Option<&Measured> {
+        self.rows.iter().find(|measured| measured.row.name == name)
+    }
+
+    /// Published crates, each beside the row that does the same.
+    fn peer_lines(&self) -> String {
+        let mut lines = String::new();
+        let mut shown = "";
+        for peer in &self.peers {
+            if peer.shown != shown {
+                shown = peer.shown;
+                lines.push_str(&format!("{shown}:\n"));
+            }
+            let ours = self.row(peer.beside).map_or_else(String::new, |ours| {
+                format!("   here {:>4}  {}", ours.instructions.to_string(), peer.beside)
+            });
+            lines.push_str(&format!(
+                "  {:<32} {:>5}{ours}\n",
+                peer.name,
+                peer.instructions.to_string()
+            ));
+        }
+        lines
+    }
+
     /// What a reader must know beside the table.
     pub(crate) fn notes(&self) -> String {
         let mut notes = format!(
@@ -232,6 +273,7 @@ impl Report {
                 ));
             }
         }
+        notes.push_str(&self.peer_lines());
         for (row, reason) in &self.skipped {
             notes.push_str(&format!("skipped: {row}: {reason}\n"));
         }
@@ -269,6 +311,12 @@ mod tests {
                 })
                 .collect(),
             skipped: vec![("sysenter/null/64".to_owned(), "AMD".to_owned())],
+            peers: vec![peer::Measured {
+                name: "peer/trapframe/null",
+                shown: "trapframe",
+                beside: "syscall/null/full",
+                instructions: Ratio::whole(91),
+            }],
         }
     }
 
@@ -293,6 +341,10 @@ mod tests {
         let notes = report().notes();
         assert!(notes.contains("reverse sign"));
         assert!(notes.contains("skipped: sysenter/null/64: AMD"));
+        assert!(
+            notes.contains("peer/trapframe/null                 91   here   61  syscall/null/full"),
+            "{notes}"
+        );
         for line in notes.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
@@ -309,6 +361,7 @@ mod tests {
         assert_eq!(row["events"]["iret"], 0);
         assert!(row.get("cycles").is_none());
         assert!(row.get("failures").is_none());
+        assert_eq!(json["peers"][0]["instructions"], 91);
     }
 
     #[test]
