@@ -14,6 +14,8 @@
 //! stub, and a caller in the wrong mode gets the return that belongs to the other. That is no danger to the kernel, since
 //! the exit checks RIP and CS of the frame as ever, and it gives the caller nothing that a far jump would not.
 //!
+//! [`Options::KPTI`] and [`Options::IBRS`] have nothing here, so stubs with them don't compile.
+//!
 //! # Register contract
 //!
 //! SYSENTER saves neither RIP nor RSP nor RFLAGS, so the caller hands them over. [`crate::user_page`] generates code that does.
@@ -92,6 +94,19 @@ const CLEARS_DIRECTION: usize = cfg!(not(ablate = "sysenter-direction")) as usiz
 /// Whether the stubs execute CLAC.
 const fn clears_alignment_check<O: Options>() -> usize {
     (O::SMAP && cfg!(not(ablate = "sysenter-alignment-check"))) as usize
+}
+
+/// Whether the stubs zero registers; and the place where options are refused that they have nothing for.
+const fn clears_registers<O: Options>() -> usize {
+    assert!(
+        !O::KPTI,
+        "SYSENTER: the stubs load no page tables, and would call Rust under the user's"
+    );
+    assert!(
+        !O::IBRS,
+        "SYSENTER: the stubs don't write IA32_SPEC_CTRL, and the exit does"
+    );
+    O::CLEAR as usize
 }
 
 /// Offset of RFLAGS from the kind word, where RSP points when the flags are examined.
@@ -296,7 +311,7 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
         if_flag = const Rflags::INTERRUPT_ENABLE.bits(),
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
-        clear = const O::CLEAR as usize,
+        clear = const clears_registers::<O>(),
         handler = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
@@ -364,7 +379,7 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
         if_flag = const Rflags::INTERRUPT_ENABLE.bits(),
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
-        clear = const O::CLEAR as usize,
+        clear = const clears_registers::<O>(),
         handler = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
@@ -425,7 +440,7 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         if_flag = const Rflags::INTERRUPT_ENABLE.bits(),
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
-        clear = const O::CLEAR as usize,
+        clear = const clears_registers::<O>(),
         handler = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
@@ -577,5 +592,40 @@ impl Arguments32 {
             }
             Sixth::OnStack(stack) => read(stack).ok_or(BadStackArgument { stack }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clears_registers;
+    use entry_core::kernel::{Baseline, Options};
+
+    struct Hidden;
+
+    impl Options for Hidden {
+        const KPTI: bool = true;
+    }
+
+    struct Restricted;
+
+    impl Options for Restricted {
+        const IBRS: bool = true;
+    }
+
+    #[test]
+    fn stubs_without_further_options_are_fine() {
+        assert_eq!(clears_registers::<Baseline>(), 0);
+    }
+
+    #[test]
+    #[should_panic = "page tables"]
+    fn stubs_are_refused_to_a_kernel_that_hides() {
+        clears_registers::<Hidden>();
+    }
+
+    #[test]
+    #[should_panic = "IA32_SPEC_CTRL"]
+    fn stubs_are_refused_to_a_kernel_that_restricts_speculation() {
+        clears_registers::<Restricted>();
     }
 }
