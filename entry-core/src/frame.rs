@@ -420,7 +420,7 @@ impl TrapFrame {
     }
 
     /// Arranges for the system call to be made again: RAX is the number once more and RIP points at the two-byte
-    /// SYSCALL, SYSENTER or INT 0x80. The frame leaves by IRET, since RIP is no longer RCX (hazard C18).
+    /// SYSCALL, SYSENTER or INT 0x80. The frame leaves by IRET, since RIP is no longer RCX.
     pub const fn restart_system_call(&mut self) {
         self.rax = self.code;
         self.set_rip(self.rip.wrapping_sub(2));

@@ -113,8 +113,8 @@ impl IrqOn {
 
 /// Turns interrupts off for a scope whose caller does not know whether they are on, and restores IF on drop.
 ///
-/// This is the form that entry paths avoid: PUSHF, CLI and POPF are what seed experiment 004 removes. Use it in code
-/// that is reached both ways.
+/// This is the form that entry paths avoid, since they know that interrupts are off: PUSHF, CLI and a test each time. Use it
+/// in code that is reached both ways.
 ///
 /// ```
 /// # use entry_core::IrqGuard;
