@@ -5,8 +5,7 @@
 //! not, hangs or resets the machine is failed here, and the image is booted again behind it.
 
 use crate::error::Result;
-use crate::guest::{self, NoLog, REBOOT};
-use crate::machine::{Boot, Machine, shown};
+use crate::guest::{Ended, REBOOT};
 use crate::progress::Progress;
 use crate::test::Counts;
 use crate::toolchain::{Cargo, GUEST_TARGET, Toolchain};
@@ -174,48 +173,42 @@ pub(crate) fn build_images(workspace: &Workspace) -> Result<Vec<(String, std::pa
     Ok(images)
 }
 
+/// Boots with a command line, and shows each serial line.
+pub(crate) type Start<'a> = dyn Fn(String, &mut dyn FnMut(&str)) -> Result<Ended> + 'a;
+
 /// Boots one image until all its tests have had their turn.
 ///
-/// `filter` is for names of tests; `None` runs all of them.
+/// `boot` boots it on `model` with a command line. `filter` is for names of tests; `None` runs all of them.
 pub(crate) fn run_image(
     name: &str,
-    machine: &Machine,
+    model: &str,
     filter: Option<&str>,
-    options: &crate::machine::Options,
+    verbose: bool,
+    boot: &Start<'_>,
 ) -> Result<Counts> {
     let mut counts = Counts::default();
     let mut from = 0;
-    let progress = Progress::start(format!("booting {name} on {}", machine.cpu));
+    let progress = Progress::start(format!("booting {name} on {model}"));
     loop {
         let mut words = Vec::new();
         if from > 0 {
             words.push(format!("from={from}"));
         }
         words.extend(filter.map(|filter| format!("only={filter}")));
-        let machine = Machine {
-            boot: Boot {
-                append: words.join(" "),
-                ..machine.boot.clone()
-            },
-            ..machine.clone()
-        };
-        if options.verbose {
-            progress.line(&shown(&machine.command()));
-        }
         let mut account = Account::new(from);
-        let ended = guest::boot(&machine, options.limit(), &mut NoLog, &mut |line| {
-            if options.verbose {
+        let ended = boot(words.join(" "), &mut |line| {
+            if verbose {
                 progress.line(line);
             } else {
                 progress.note(line);
             }
             if let Some(shown) = account.take(line) {
-                progress.line(&format!("{name} [{}] {shown}", machine.cpu));
+                progress.line(&format!("{name} [{model}] {shown}"));
             }
         })?;
         let (next, wrong) = account.verdict(from, ended.status(), &ended.trouble());
         counts.add(account.counts);
-        if (wrong.is_some() || account.counts.failed > 0) && !options.verbose {
+        if (wrong.is_some() || account.counts.failed > 0) && !verbose {
             // The lines of the failing test alone name it; what the guest said before is why.
             for line in ended.tail() {
                 progress.line(&format!("  | {line}"));
@@ -223,7 +216,7 @@ pub(crate) fn run_image(
         }
         if let Some(wrong) = wrong {
             counts.failed += 1;
-            progress.line(&format!("{name} [{}] FAILED   {wrong}", machine.cpu));
+            progress.line(&format!("{name} [{model}] FAILED   {wrong}"));
         }
         match next {
             Some(next) => from = next,

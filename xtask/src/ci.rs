@@ -1,7 +1,8 @@
-//! `cargo xtask ci`: `check`, then `test`, in one account.
+//! `cargo xtask ci`: `check`, `test`, then `test --ablate all`, in one account.
 
+use crate::ablate;
 use crate::check;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::machine;
 use crate::test::{self, conclude};
 
@@ -16,12 +17,17 @@ pub(crate) struct Args {
 /// `cargo xtask ci`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut counts = check::gates(true)?;
-    match test::tests(&test::Args::all(args.machine.clone())) {
-        Ok(tests) => counts.add(tests),
-        Err(crate::error::Error::Interrupted) => return Err(crate::error::Error::Interrupted),
-        Err(error) => {
-            println!("FAILED   test: {error}");
-            counts.failed += 1;
+    for (name, outcome) in [
+        ("test", test::tests(&test::Args::all(args.machine.clone()))),
+        ("test --ablate all", ablate::run(ablate::ALL)),
+    ] {
+        match outcome {
+            Ok(tests) => counts.add(tests),
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => {
+                println!("FAILED   {name}: {error}");
+                counts.failed += 1;
+            }
         }
     }
     conclude(counts)

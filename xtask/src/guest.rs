@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -52,6 +52,8 @@ pub(crate) fn is_interrupted() -> bool {
 pub(crate) enum End {
     /// QEMU ended by itself.
     Status(ExitStatus),
+    /// Bochs ended by itself; its own status says nothing.
+    PoweredOff,
     /// The time was up.
     TimedOut,
     /// More output than any guest of ours has.
@@ -126,7 +128,16 @@ impl LogSink for NoLog {
     }
 }
 
-/// Starts a machine and waits for its end.
+/// Where an emulator puts what the guest writes to COM1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Serial {
+    /// Standard output, with standard error for the log: QEMU.
+    Output,
+    /// Standard error, with standard output for its own words: Bochs.
+    Errors,
+}
+
+/// Starts a machine in QEMU and waits for its end.
 ///
 /// `on_line` sees each serial line as it comes.
 pub(crate) fn boot(
@@ -135,7 +146,17 @@ pub(crate) fn boot(
     log: &mut dyn LogSink,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Ended> {
-    let mut command = machine.command();
+    watch(machine.command(), Serial::Output, limit, log, on_line)
+}
+
+/// Starts an emulator, whose two outputs are piped, and waits for its end.
+pub(crate) fn watch(
+    mut command: Command,
+    serial: Serial,
+    limit: Duration,
+    log: &mut dyn LogSink,
+    on_line: &mut dyn FnMut(&str),
+) -> Result<Ended> {
     // SAFETY: `pre_exec` demands that the closure only does what is allowed between fork and exec.
     // It makes one system call, prctl, which is async-signal-safe, and allocates nothing.
     unsafe {
@@ -151,12 +172,14 @@ pub(crate) fn boot(
         remedy: "run `cargo xtask setup`",
     })?);
     let (Some(output), Some(errors)) = (child.0.stdout.take(), child.0.stderr.take()) else {
-        unreachable!("both are piped by Machine::command");
+        unreachable!("both are piped by whoever made the command");
     };
-    if !machine.logged.is_empty() {
-        // A larger pipe saves switches between QEMU and us; without it only time is lost.
-        let _ = rustix::pipe::fcntl_setpipe_size(&errors, 1 << 20);
-    }
+    // A larger pipe saves switches between QEMU, with its log, and us; without it only time is lost.
+    let _ = rustix::pipe::fcntl_setpipe_size(&errors, 1 << 20);
+    let (output, errors): (Box<dyn Read + Send>, Box<dyn Read + Send>) = match serial {
+        Serial::Output => (Box::new(output), Box::new(errors)),
+        Serial::Errors => (Box::new(errors), Box::new(output)),
+    };
     let mut ended = Ended {
         end: End::TimedOut,
         lines: Vec::new(),
@@ -204,6 +227,7 @@ pub(crate) fn boot(
                 Err(RecvTimeoutError::Timeout) => {}
                 // Serial output is closed: QEMU is ending, or has lost its output and never will.
                 Err(RecvTimeoutError::Disconnected) => match child.0.try_wait() {
+                    Ok(Some(_)) if serial == Serial::Errors => break Ok(End::PoweredOff),
                     Ok(Some(status)) => break Ok(End::Status(status)),
                     Ok(None) => thread::sleep(TURN / 10),
                     Err(source) => {
@@ -224,11 +248,25 @@ pub(crate) fn boot(
     .map(|end| Ended { end, ..ended })
 }
 
+/// The status that the guest's last `[exit]` line stands for.
+fn said(lines: &[String]) -> Option<i32> {
+    let last = lines.iter().rev().find_map(|line| line.strip_prefix("[exit] "))?;
+    Some(match last {
+        "success" => SUCCESS,
+        "failure: panic" => PANIC,
+        "failure: tests failed" => TESTS_FAILED,
+        "failure: reboot wanted by the test runner" => REBOOT,
+        _ if last.starts_with("failure: bad boot input: ") => BAD_BOOT_INPUT,
+        _ => INIT_FAILED,
+    })
+}
+
 impl Ended {
-    /// QEMU's exit status, if it ended by itself.
+    /// QEMU's exit status if it ended by itself; of Bochs the one that the guest's last line stands for.
     pub(crate) fn status(&self) -> Option<i32> {
         match self.end {
             End::Status(status) => status.code(),
+            End::PoweredOff => said(&self.lines),
             End::TimedOut | End::TooMuchOutput => None,
         }
     }
@@ -245,14 +283,21 @@ impl Ended {
         } else {
             ""
         };
-        let status = match self.end {
+        let code = match self.end {
+            End::PoweredOff => match said(&self.lines) {
+                Some(code) => Some(code),
+                None => return format!("Bochs ended before the guest did{silent}"),
+            },
             End::TimedOut => {
                 return format!("the guest did not end within {} s{silent}", self.limit.as_secs());
             }
             End::TooMuchOutput => return format!("the guest printed more than {MOST_LINES} lines"),
-            End::Status(status) => status,
+            End::Status(status) => match status.code() {
+                Some(code) => Some(code),
+                None => return format!("QEMU was killed by signal {}", status.signal().unwrap_or_default()),
+            },
         };
-        match status.code() {
+        match code {
             Some(SUCCESS) => "the guest ended with success".to_owned(),
             Some(PANIC) => "the kernel panicked".to_owned(),
             Some(TESTS_FAILED) => "tests failed in the guest".to_owned(),
@@ -280,7 +325,7 @@ impl Ended {
                 format!("QEMU ended with status {code} before the guest printed anything")
             }
             Some(code) => format!("the guest ended with status {code}, which means nothing"),
-            None => format!("QEMU was killed by signal {}", status.signal().unwrap_or_default()),
+            None => unreachable!("answered above"),
         }
     }
 
@@ -414,6 +459,26 @@ mod tests {
             let text = silent.error(false).to_string();
             assert!(!text.contains("above"), "{text}");
         }
+    }
+
+    #[test]
+    fn bochs_is_judged_by_the_guests_last_line() {
+        let bochs = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command.stdout(std::process::Stdio::piped());
+            command.stderr(std::process::Stdio::piped());
+            watch(command, Serial::Errors, LONG, &mut NoLog, &mut |_| ()).unwrap()
+        };
+        let good = bochs("echo banner; echo '[exit] success' >&2; exit 1");
+        assert!(good.is_success());
+        assert_eq!(good.lines, ["[exit] success"]);
+        assert_eq!(bochs("echo '[exit] failure: panic' >&2").status(), Some(PANIC));
+        let again = "echo '[exit] failure: reboot wanted by the test runner' >&2";
+        assert_eq!(bochs(again).status(), Some(REBOOT));
+        let reset = bochs("echo '[boot] one' >&2; exit 0");
+        assert_eq!(reset.status(), None);
+        assert_eq!(reset.trouble(), "Bochs ended before the guest did");
     }
 
     #[test]

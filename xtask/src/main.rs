@@ -1,8 +1,10 @@
 //! Builds the example kernel, boots it in QEMU, tests it and counts what its entry paths execute.
 
+mod ablate;
 mod archive;
 mod baseline;
 mod bench;
+mod bochs;
 mod boot_test;
 mod boundaries;
 mod browser_test;
@@ -65,7 +67,7 @@ enum Verb {
     Bench(bench::Args),
     /// Formatting, lints, documentation, oldest compiler, packages and house rules
     Check(check::Args),
-    /// `check`, then `test`: what continuous integration runs
+    /// `check`, `test`, then `test --ablate all`: what continuous integration runs
     Ci(ci::Args),
 }
 

@@ -6,6 +6,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
+use crate::bochs::{self, Bochs};
 use crate::error::{Error, Result};
 use crate::machine::{QEMU, Qemu};
 use crate::toolchain::{GUEST_TARGET, Installed, NIGHTLY, Piece, Toolchain, install, query};
@@ -14,7 +15,7 @@ use crate::workspace::Workspace;
 /// Arguments of `setup`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Rust pieces come from rustup; QEMU from apt when run as root, else it is asked for on a terminal."
+    after_help = "Rust pieces come from rustup; QEMU and Bochs from apt when run as root, else it is asked for on a terminal."
 )]
 pub(crate) struct Args {}
 
@@ -140,54 +141,66 @@ impl Setup {
             self.found(&format!("QEMU {} at {}", qemu.version_text(), qemu.path.display()));
             return Ok(qemu);
         }
-        install_qemu()?;
-        let qemu = Qemu::find()?.ok_or_else(missing_qemu)?;
+        install_packages(QEMU, &QEMU_PACKAGES)?;
+        let qemu = Qemu::find()?.ok_or_else(|| missing(QEMU, &QEMU_PACKAGES))?;
         println!("installed  QEMU {} at {}", qemu.version_text(), qemu.path.display());
         Ok(qemu)
     }
+
+    /// Makes sure that the second emulator is there, with what boots a disc in it.
+    pub(crate) fn require_bochs(&self) -> Result<Bochs> {
+        if let Ok(bochs) = Bochs::find() {
+            self.found(&format!("Bochs {}, GRUB and what makes a disc", bochs.version_text()));
+            return Ok(bochs);
+        }
+        install_packages("Bochs", &bochs::PACKAGES)?;
+        let bochs = Bochs::find().map_err(|what| missing(&what, &bochs::PACKAGES))?;
+        println!("installed  Bochs {}, GRUB and what makes a disc", bochs.version_text());
+        Ok(bochs)
+    }
 }
 
-/// The command that installs the emulator, without the part that makes it run as root.
-fn apt_words() -> Vec<&'static str> {
+/// The command that installs packages, without the part that makes it run as root.
+fn apt_words(packages: &[&'static str]) -> Vec<&'static str> {
     let mut words = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
-    words.extend(QEMU_PACKAGES);
+    words.extend(packages);
     words
 }
 
-fn missing_qemu() -> Error {
+fn missing(what: &str, packages: &[&'static str]) -> Error {
     let remedy = if which::which("apt-get").is_ok() {
-        format!("run `sudo {}`", apt_words().join(" "))
+        format!("run `sudo {}`", apt_words(packages).join(" "))
     } else {
-        format!("install the package that holds {QEMU}, version 7.2 or newer")
+        format!("install what Debian has in {}", packages.join(", "))
     };
     Error::Missing {
-        what: QEMU.to_owned(),
+        what: what.to_owned(),
         remedy,
     }
 }
 
-/// Installs the emulator where that is allowed: as root, or after asking on a terminal.
-fn install_qemu() -> Result<()> {
+/// Installs packages where that is allowed: as root, or after asking on a terminal.
+fn install_packages(what: &str, packages: &[&'static str]) -> Result<()> {
     if which::which("apt-get").is_err() {
-        return Err(missing_qemu());
+        return Err(missing(what, packages));
     }
-    let words = apt_words();
+    let words = apt_words(packages);
     let prefix: &[&str] = if rustix::process::geteuid().is_root() {
         &[]
     } else if std::io::stdin().is_terminal() && which::which("sudo").is_ok() {
-        eprint!("{QEMU} is missing. Run `sudo {}`? [y/N] ", words.join(" "));
+        eprint!("{what} is missing. Run `sudo {}`? [y/N] ", words.join(" "));
         let mut answer = String::new();
         let asked = std::io::stderr()
             .flush()
             .and_then(|()| std::io::stdin().lock().read_line(&mut answer));
         if asked.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(missing_qemu());
+            return Err(missing(what, packages));
         }
         &["sudo"]
     } else {
-        return Err(missing_qemu());
+        return Err(missing(what, packages));
     };
-    eprintln!("installing {QEMU} with `{}`", words.join(" "));
+    eprintln!("installing {what} with `{}`", words.join(" "));
     if run_words(prefix, &words)? {
         return Ok(());
     }
@@ -195,7 +208,7 @@ fn install_qemu() -> Result<()> {
     if run_words(prefix, &["apt-get", "update"])? && run_words(prefix, &words)? {
         return Ok(());
     }
-    Err(missing_qemu())
+    Err(missing(what, packages))
 }
 
 fn run_words(prefix: &[&str], words: &[&str]) -> Result<bool> {
@@ -217,7 +230,7 @@ fn run_words(prefix: &[&str], words: &[&str]) -> Result<bool> {
         .map_err(|source| Error::Start {
             command: all.join(" "),
             source,
-            remedy: "install QEMU 7.2 or newer by hand",
+            remedy: "install the packages by hand",
         })
 }
 
@@ -236,6 +249,10 @@ pub(crate) fn run(_: &Args) -> Result<()> {
         }
     }
     if let Err(error) = setup.require_qemu() {
+        println!("error      {error}");
+        missing += 1;
+    }
+    if let Err(error) = setup.require_bochs() {
         println!("error      {error}");
         missing += 1;
     }
@@ -267,7 +284,7 @@ mod tests {
     #[test]
     fn emulator_is_installed_without_questions() {
         assert_eq!(
-            apt_words().join(" "),
+            apt_words(&QEMU_PACKAGES).join(" "),
             "apt-get install --yes --no-install-recommends qemu-system-x86 seabios"
         );
     }

@@ -1,11 +1,14 @@
-//! `cargo xtask test`: host tests, then every test image in the emulator.
+//! `cargo xtask test`: host tests, then every test image in both emulators.
 
+use crate::ablate;
+use crate::bochs::{self, Bochs};
 use crate::boot_test;
 use crate::browser_test;
 use crate::build::{self, Profile};
 use crate::error::{Error, Result};
+use crate::guest::{self, NoLog};
 use crate::host_test;
-use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU, Qemu};
+use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU, Qemu, shown};
 use crate::run::model;
 use crate::setup::{Need, Setup};
 use crate::workspace::Workspace;
@@ -14,27 +17,41 @@ use crate::workspace::Workspace;
 const ON_A_PLAIN_CPU_TOO: [&str; 4] = ["entry_exceptions", "entry_user", "kpti", "nested"];
 
 /// Images whose interrupts have to come after any instruction: boundaries are hit by counting instructions.
-fn counts_instructions(image: &str) -> bool {
+pub(crate) fn counts_instructions(image: &str) -> bool {
     image.starts_with("sweep") || image == "irqs_on_hostile"
 }
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Images boot on an Intel and on an AMD model, some on one without SMAP; with --cpu only on that one.
+Images boot on an Intel and on an AMD model of QEMU and of Bochs, some on one of QEMU without SMAP; with --cpu
+only on that one of QEMU.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {
     /// Only tests whose name contains this; the name of an image takes all its tests
     filter: Option<String>,
 
+    /// Only this: build without the guard of that name, or without each in turn, and demand that its test fails
+    #[arg(long, value_name = "NAME|all", conflicts_with = "filter")]
+    ablate: Option<String>,
+
     #[command(flatten)]
     machine: machine::Options,
+
+    /// What cannot run has failed
+    #[arg(skip)]
+    strict: bool,
 }
 
 impl Args {
-    /// Everything, with the defaults: what `ci` runs.
+    /// Everything, and nothing may be missing: what `ci` runs.
     pub(crate) const fn all(machine: machine::Options) -> Self {
-        Self { filter: None, machine }
+        Self {
+            filter: None,
+            ablate: None,
+            machine,
+            strict: true,
+        }
     }
 }
 
@@ -76,10 +93,12 @@ struct Emulator {
     models: Vec<String>,
     /// Whether no model was asked for.
     are_usual: bool,
+    /// The second emulator, or why there is none.
+    bochs: std::result::Result<Bochs, String>,
 }
 
 impl Emulator {
-    fn find(setup: &Setup, options: &machine::Options) -> Result<Self> {
+    fn find(setup: &Setup, options: &machine::Options, strict: bool) -> Result<Self> {
         let qemu = setup.require_qemu()?;
         let (accel, why) = machine::choose(options.accel)?;
         let mut models = vec![model(options, accel, &qemu)?];
@@ -87,17 +106,23 @@ impl Emulator {
         if are_usual {
             models = vec![DEFAULT_CPU.to_owned(), AMD_CPU.to_owned()];
         }
+        // In `ci` what is missing is installed, if that is possible; elsewhere `setup` does it.
+        let bochs = match (strict, Bochs::find()) {
+            (true, Err(_)) => setup.require_bochs().map_err(|error| error.to_string()),
+            (_, found) => found.map_err(|what| format!("{what} is missing; run `cargo xtask setup`")),
+        };
         eprintln!("images will boot on {accel:?} ({why})");
         Ok(Self {
             qemu,
             accel,
             models,
             are_usual,
+            bochs,
         })
     }
 }
 
-/// Boots every image on every model.
+/// Boots every image on every model, in QEMU and in Bochs.
 fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &Args) -> Result<Counts> {
     let filter = args.filter.as_deref();
     let Emulator {
@@ -105,6 +130,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
         accel,
         models,
         are_usual,
+        bochs,
     } = emulator;
     setup.require(Need::TestImages)?;
     let built = build::build(workspace, setup, Profile::Release)?;
@@ -123,29 +149,76 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
         };
         let is_entry = are_usual && ON_A_PLAIN_CPU_TOO.contains(&name.as_str());
         let plain = is_entry.then(|| PLAIN_CPU.to_owned());
+        let boot = |append| Boot {
+            kernel: kernel.clone(),
+            archive: Some(archive.clone()),
+            append,
+        };
         for cpu in models.iter().chain(&plain) {
-            let machine = Machine {
-                qemu: qemu.clone(),
-                accel,
-                cpu: cpu.clone(),
-                memory: args.machine.memory,
-                boot: Boot {
-                    kernel: kernel.clone(),
-                    archive: Some(archive.clone()),
-                    append: String::new(),
-                },
-                clock: if counts_instructions(&name) {
-                    Clock::Instructions
-                } else {
-                    Clock::Host
-                },
-                logged: Vec::new(),
+            let start = |append, on_line: &mut dyn FnMut(&str)| {
+                let machine = Machine {
+                    qemu: qemu.clone(),
+                    accel,
+                    cpu: cpu.clone(),
+                    memory: args.machine.memory,
+                    boot: boot(append),
+                    clock: if counts_instructions(&name) {
+                        Clock::Instructions
+                    } else {
+                        Clock::Host
+                    },
+                    logged: Vec::new(),
+                };
+                if args.machine.verbose {
+                    eprintln!("{}", shown(&machine.command()));
+                }
+                guest::boot(&machine, args.machine.limit(), &mut NoLog, on_line)
             };
-            counts.add(boot_test::run_image(&name, &machine, only, &args.machine)?);
+            counts.add(boot_test::run_image(&name, cpu, only, args.machine.verbose, &start)?);
         }
+        if args.machine.cpu.is_some() {
+            // The name is that of one of QEMU's models.
+            continue;
+        }
+        counts.add(match &bochs {
+            Ok(bochs) => in_bochs(bochs, workspace, args, (&name, only), &boot)?,
+            Err(why) => without_bochs(&name, why, args.strict),
+        });
     }
     println!("boot: {}", counts.line());
     Ok(counts)
+}
+
+/// Boots an image on each of Bochs' models.
+fn in_bochs(
+    bochs: &Bochs,
+    workspace: &Workspace,
+    args: &Args,
+    (name, only): (&str, Option<&str>),
+    boot: &dyn Fn(String) -> Boot,
+) -> Result<Counts> {
+    let mut counts = Counts::default();
+    let (directory, verbose) = (workspace.guest_target(), args.machine.verbose);
+    for cpu in bochs::MODELS {
+        let start = |append, on_line: &mut dyn FnMut(&str)| {
+            bochs.boot(cpu, &boot(append), &directory, args.machine.limit(), verbose, on_line)
+        };
+        let model = format!("Bochs {cpu}");
+        counts.add(boot_test::run_image(name, &model, only, verbose, &start)?);
+    }
+    Ok(counts)
+}
+
+/// Counts the boots that cannot be. With `strict` they have failed.
+fn without_bochs(name: &str, why: &str, strict: bool) -> Counts {
+    let boots = u32::try_from(bochs::MODELS.len()).unwrap_or(u32::MAX);
+    let outcome = if strict { "FAILED  " } else { "skipped " };
+    println!("{name} [Bochs] {outcome} {why}");
+    Counts {
+        passed: 0,
+        failed: if strict { boots } else { 0 },
+        skipped: if strict { 0 } else { boots },
+    }
 }
 
 /// Runs what the arguments ask for and counts.
@@ -164,7 +237,7 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let mut setup = Setup::new(&workspace);
     workspace.writable()?;
     // What cannot be had or was named wrongly is said before the long work.
-    let emulator = Emulator::find(&setup, &args.machine)?;
+    let emulator = Emulator::find(&setup, &args.machine, args.strict)?;
     let mut counts = browser_test::run(args.filter.as_deref())?;
     counts.add(host_test::run(
         &workspace,
@@ -197,12 +270,22 @@ pub(crate) fn conclude(counts: Counts) -> Result<()> {
 
 /// `cargo xtask test`.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    conclude(tests(args)?)
+    conclude(match &args.ablate {
+        Some(name) => ablate::run(name)?,
+        None => tests(args)?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn boot_without_bochs_is_skipped_and_fails_where_nothing_may_be_missing() {
+        let count = |strict| without_bochs("memory", "bochs is missing", strict).line();
+        assert_eq!(count(false), "0 passed, 0 failed, 2 skipped");
+        assert_eq!(count(true), "0 passed, 2 failed");
+    }
 
     #[test]
     fn last_line_names_skipped_tests_when_there_are_any() {
