@@ -160,6 +160,9 @@ example_os::tests! { Machine;
     }
 
     fn trap_flag_at_syscall_traps_the_program(machine) {
+        if example_os::boot::info().command_line.split(' ').any(|word| word == "bochs") {
+            example_os::skip!("Bochs 2.7 traps at the target of SYSCALL although SFMASK clears TF");
+        }
         let code = program!("mov eax, 39", "pushfq", "or dword ptr [rsp], 0x100", "popfq", "syscall", "nop", "ud2");
         assert_eq!(machine.run(code), killed(SIGTRAP));
     }

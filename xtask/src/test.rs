@@ -24,8 +24,8 @@ pub(crate) fn counts_instructions(image: &str) -> bool {
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Images boot on an Intel and on an AMD model of QEMU and of Bochs, some on one of QEMU without SMAP; with --cpu
-only on that one of QEMU.
+Images boot on an Intel and on an AMD model of QEMU and of Bochs, some on one of QEMU without SMAP;
+with --cpu only on that one of QEMU.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {
     /// Only tests whose name contains this; the name of an image takes all its tests
