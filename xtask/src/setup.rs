@@ -14,9 +14,7 @@ use crate::workspace::Workspace;
 
 /// Arguments of `setup`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Rust pieces come from rustup; QEMU and Bochs from apt when run as root, else it is asked for on a terminal."
-)]
+#[command(after_help = "Rust pieces come from rustup; emulators from apt as root, else it is asked for on a terminal.")]
 pub(crate) struct Args {}
 
 /// The distribution's packages that hold the emulator and its firmware.
