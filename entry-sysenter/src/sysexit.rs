@@ -12,8 +12,9 @@
 //!   user GS.
 //! - Both operands can fault in ring 0 when they are not canonical, RSP too, which neither SYSRET nor IRET look at.
 //! - It destroys RDX as well as RCX.
-//! - The 64-bit form loads SS with another selector than SYSRET does. From then on frames have that selector, and an exit
-//!   that lists the selectors it allows has to list this one.
+//! - The 64-bit form loads SS with another selector than SYSRET does (0x33 with the natural layout). From then on frames have
+//!   that selector, and an exit that lists the selectors it allows has to list this one. The exits of `entry-sysret` do not:
+//!   with them the next interrupt ends the program as refused, so 64-bit SYSEXIT is not supported beside them.
 //! - It exists on Intel CPUs alone.
 //!
 //! It is here for kernels that measure it, and for those that must use it.

@@ -16,6 +16,7 @@
 //! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset; bit 4: null calls | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
+//! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
@@ -27,12 +28,15 @@ use core::arch::asm;
 use core::marker::PhantomData;
 
 use context_tracking::IrqSaved;
-use entry_core::msr::{Cpu, Register, SysenterEsp};
+use entry_core::msr::{Cpu, FsBase, Register, SysenterEsp};
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::landing::LandingPage;
 use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
 
+use x86_64::registers::control::{Cr4, Cr4Flags};
+
+use crate::boot;
 use crate::entry::sysenter::Way;
 use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
@@ -157,6 +161,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         9 => entry::start_experiment_timer(u32::try_from(argument).map_err(|_| Errno::EINVAL)?, irq),
         10 => select_sysenter(argument, irq)?,
         12 => return time_stack_register(argument, irq),
+        13 => return time_base(argument & 1 != 0, argument >> 8, irq),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -240,19 +245,32 @@ fn time_stack_register(rounds: u64, irq: &IrqOff) -> Result<u64, Errno> {
     let stack = unsafe { SysenterEsp::read(&mut Cpu) }.bits();
     let rounds = rounds.max(1);
     let start = time_stamp();
-    // SAFETY: the register keeps its value.
+    // SAFETY: 1. and 2. the register keeps its value.
+    unsafe { write_register_often(SysenterEsp::NUMBER, stack, rounds) };
+    Ok(time_stamp() - start)
+}
+
+/// Writes `value` to a register, `rounds` times: five instructions as a context switch needs them, DEC and JNZ.
+///
+/// # Safety
+///
+/// 1. The CPU has the register, and this is CPL 0.
+/// 2. Writing the value changes nothing, or nothing that matters.
+#[inline(always)]
+unsafe fn write_register_often(register: u32, value: u64, rounds: u64) {
+    // SAFETY: conditions 1 and 2.
     unsafe {
         asm!(
             "2:",
-            "mov ecx, {register}",
-            "mov rax, {stack}",
-            "mov rdx, {stack}",
+            "mov ecx, {register:e}",
+            "mov rax, {value}",
+            "mov rdx, {value}",
             "shr rdx, 32",
             "wrmsr",
             "dec {rounds}",
             "jnz 2b",
-            register = const SysenterEsp::NUMBER,
-            stack = in(reg) stack,
+            register = in(reg) register,
+            value = in(reg) value,
             rounds = inout(reg) rounds => _,
             out("rax") _,
             out("rcx") _,
@@ -260,7 +278,41 @@ fn time_stack_register(rounds: u64, irq: &IrqOff) -> Result<u64, Errno> {
             options(nomem, nostack),
         );
     }
-    Ok(time_stamp() - start)
+}
+
+/// Writes FS base, as often as `rounds` says, with what it holds, by WRMSR or by WRFSBASE. Returns the ticks that it took.
+fn time_base(is_by_wrfsbase: bool, rounds: u64, _irq: &IrqOff) -> Result<u64, Errno> {
+    if !boot::cpu::features().fsgsbase {
+        return Err(Errno::ENOSYS);
+    }
+    let base = current().context().fs_base();
+    let rounds = rounds.max(1);
+    if !is_by_wrfsbase {
+        let start = time_stamp();
+        // SAFETY: 1. and 2. the register keeps its value.
+        unsafe { write_register_often(FsBase::NUMBER, base, rounds) };
+        return Ok(time_stamp() - start);
+    }
+    let control = Cr4::read();
+    // SAFETY: the CPU has the feature; programs don't run before it is off again.
+    unsafe { Cr4::write(control | Cr4Flags::FSGSBASE) };
+    let start = time_stamp();
+    // SAFETY: the register keeps its value.
+    unsafe {
+        asm!(
+            "2:",
+            "wrfsbase {base}",
+            "dec {rounds}",
+            "jnz 2b",
+            base = in(reg) base,
+            rounds = inout(reg) rounds => _,
+            options(nomem, nostack),
+        );
+    }
+    let ticks = time_stamp() - start;
+    // SAFETY: what it was before.
+    unsafe { Cr4::write(control) };
+    Ok(ticks)
 }
 
 /// What SYSCALL leads to with a set of stubs, in a process with this variant of the kernel's.

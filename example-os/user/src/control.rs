@@ -46,6 +46,14 @@ pub const SYSENTER: usize = 10;
 /// Operation: writes `IA32_SYSENTER_ESP` so many times and returns the ticks of it.
 pub const WRITE_SYSENTER_STACK: usize = 12;
 
+/// Operation: writes FS base so many times, shifted left by 8, by [`BASE_BY_WRMSR`] or [`BASE_BY_WRFSBASE`], and returns the
+/// ticks of it. `ENOSYS` where the CPU has no WRFSBASE.
+pub const WRITE_BASE: usize = 13;
+/// WRMSR.
+pub const BASE_BY_WRMSR: usize = 0;
+/// WRFSBASE.
+pub const BASE_BY_WRFSBASE: usize = 1;
+
 /// SYSENTER: its stub loads the stack from the per-CPU header. So it is after boot.
 pub const SYSENTER_FROM_HEADER: usize = 0;
 /// SYSENTER: each context switch writes the stack to its MSR.

@@ -233,6 +233,18 @@ pub(crate) const ROWS: &[Row] = &[
         run: write_stack_register,
     },
     Row {
+        name: "base/wrmsr",
+        overhead: 2,
+        operations: 1,
+        run: |bench, row| write_base(bench, row, control::BASE_BY_WRMSR),
+    },
+    Row {
+        name: "base/wrfsbase",
+        overhead: 2,
+        operations: 1,
+        run: |bench, row| write_base(bench, row, control::BASE_BY_WRFSBASE),
+    },
+    Row {
         name: "tracking/null/off",
         overhead: 3,
         operations: 1,
@@ -905,6 +917,28 @@ fn write_stack_register(bench: &Bench, row: &Row) -> Result<(), Problem> {
             let ticks = done("write the register", ticks)? as u64;
             Ok(Timed { ticks, last: 0 })
         })
+    })
+}
+
+/// The kernel's own loop around a write of FS base.
+fn write_base(bench: &Bench, row: &Row, way: usize) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let write = |rounds: u64| {
+        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+        unsafe { control(control::WRITE_BASE, way | rounds << 8) }
+    };
+    match write(1) {
+        Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no WRFSBASE")),
+        first => done("write FS base", first)?,
+    };
+    bench.measure(row, u64::MAX, 0, |rounds| {
+        // The kernel reads the clock itself; the marks are for a logged run.
+        loops::bench_mark_begin();
+        let ticks = write(rounds);
+        loops::bench_mark_end();
+        let ticks = done("write FS base", ticks)? as u64;
+        Ok(Timed { ticks, last: 0 })
     })
 }
 
