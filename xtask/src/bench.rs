@@ -26,7 +26,7 @@ use crate::progress::Progress;
 use crate::ratio::Ratio;
 use crate::report::{Measured, Report};
 use crate::row::{self, ROWS, Row};
-use crate::run::{command_line, model};
+use crate::run::{LONGEST_COMMAND_LINE, command_line, model};
 use crate::setup::Setup;
 use crate::trace::{self, Code, Recorder, Totals};
 use crate::workspace::{Workspace, prepare_file, write_whole};
@@ -163,6 +163,13 @@ impl Plan {
         })?;
         Ok((ended, figures))
     }
+}
+
+/// Whether the kernel passes so many arguments on.
+fn fits(arguments: &[String]) -> bool {
+    /// As `MAX_ARGUMENTS` of the kernel.
+    const MOST_ARGUMENTS: usize = 32;
+    arguments.len() <= MOST_ARGUMENTS && command_line(PROGRAM, arguments).len() <= LONGEST_COMMAND_LINE
 }
 
 /// The rows asked for.
@@ -618,6 +625,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         Vec::new()
     };
+    if !fits(&Plan::arguments(args.rounds, args.repeats, &names)) {
+        return Err(Error::Invalid {
+            field: "the filter",
+            value: args.filter.clone().unwrap_or_default(),
+            why: format!(
+                "which matches {} rows, more than can be named to the kernel",
+                names.len()
+            ),
+            remedy: "use a longer one, or none for all rows".to_owned(),
+        });
+    }
     let plan = Plan {
         machine: Machine {
             qemu: qemu.clone(),
@@ -827,6 +845,17 @@ mod tests {
     }
 
     const GOOD: [u64; 4] = [655, 1295, 655, 1295];
+
+    #[test]
+    fn more_rows_than_the_kernel_can_be_told_are_noticed() {
+        assert!(fits(&Plan::arguments(128, 3, &["syscall/null/full"; 28])));
+        assert!(!fits(&Plan::arguments(128, 3, &["syscall/null/full"; 29])));
+        assert!(!fits(&Plan::arguments(
+            128,
+            3,
+            &["irqflag/simulation/ring3-untouched/and-more"; 24]
+        )));
+    }
 
     #[test]
     fn agreeing_runs_with_the_promised_events_pass() {

@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 /// The most bytes that the kernel takes for a command line; QEMU lets one of 4 KiB overwrite what it tells the kernel.
-const LONGEST_COMMAND_LINE: usize = 1024;
+pub(crate) const LONGEST_COMMAND_LINE: usize = 1024;
 
 /// The kernel's command line that starts a program.
 pub(crate) fn command_line(program: &str, arguments: &[String]) -> String {
