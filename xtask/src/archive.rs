@@ -38,6 +38,23 @@ pub(crate) fn pack<'a>(
     cpio::newc::trailer(out)
 }
 
+/// Packs one program as `bin/NAME` for Linux, with the console that process 1 writes to.
+pub(crate) fn pack_initramfs(name: &str, program: &[u8]) -> io::Result<Vec<u8>> {
+    /// A character device.
+    const DEVICE: u32 = 0o020_600;
+    let size = u32::try_from(program.len())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name} exceeds 4 GiB")))?;
+    let directory = |name: &str, inode| Builder::new(name).ino(inode).mode(DIRECTORY).nlink(2);
+    let mut out = directory("dev", 1).write(Vec::new(), 0).finish()?;
+    let console = Builder::new("dev/console").ino(2).mode(DEVICE).nlink(1);
+    out = console.rdev_major(5).rdev_minor(1).write(out, 0).finish()?;
+    out = directory("bin", 3).write(out, 0).finish()?;
+    let file = Builder::new(&format!("bin/{name}")).ino(4).mode(PROGRAM).nlink(1);
+    let mut writer = file.write(out, size);
+    writer.write_all(program)?;
+    cpio::newc::trailer(writer.finish()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +93,24 @@ mod tests {
         assert_eq!(&one[..6], b"070701");
         assert_eq!(one, pack([("init", &b"abc"[..])], None).unwrap());
         assert_eq!(one.len() % 4, 0);
+    }
+
+    #[test]
+    fn initramfs_has_a_console_before_the_program() {
+        let archive = pack_initramfs("bench", b"abc").unwrap();
+        let mut rest = &archive[..];
+        let mut seen = Vec::new();
+        loop {
+            let reader = cpio::newc::Reader::new(rest).unwrap();
+            let entry = reader.entry();
+            if entry.is_trailer() {
+                break;
+            }
+            seen.push((entry.name().to_owned(), entry.rdev_major(), entry.rdev_minor()));
+            rest = reader.finish().unwrap();
+        }
+        let names: Vec<&str> = seen.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(names, ["dev", "dev/console", "bin", "bin/bench"]);
+        assert_eq!((seen[1].1, seen[1].2), (5, 1));
     }
 }

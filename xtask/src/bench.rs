@@ -4,8 +4,9 @@
 //! the third, with fewer rounds, QEMU logs every instruction. The log gives the executed path of each timed
 //! stretch, the events on it, and a second count that must equal the first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use crate::baseline::Baseline;
 use crate::build::{self, Built, Profile};
@@ -17,6 +18,7 @@ use crate::figure::{Figures, Repeat, per_operation};
 use crate::guest::{self, Ended, LogSink, NoLog};
 use crate::html::{self, Extras};
 use crate::image::Image;
+use crate::linux;
 use crate::listing;
 use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
 use crate::peer;
@@ -41,6 +43,10 @@ const SWITCH: &str = "switch::switch_stacks";
 const LANDING_PAGE: (u64, [u8; 6]) = (0x7fff_fbff_f000, [0x59, 0x41, 0x5b, 0xc2, 128, 0]);
 /// Most rounds of the logged run: each costs a line of log for every instruction.
 const MOST_LOGGED_ROUNDS: u32 = 128;
+/// How often each row is timed on Linux, whose own tick falls into some of the stretches.
+const LINUX_REPEATS: u32 = 9;
+/// Linux takes longer to boot.
+const LINUX_LIMIT: Duration = Duration::from_secs(300);
 /// Numbers of pages that are mapped in the longer stretch, for the report's series.
 const GROWTH: [u32; 6] = [32, 128, 512, 2048, 8192, 32768];
 /// No page costs more than so many instructions for its share of a page table.
@@ -73,6 +79,10 @@ pub(crate) struct Args {
     #[arg(long)]
     peers: bool,
 
+    /// Run the same program on Linux, too: on this kernel, or on the distribution's (downloaded once)
+    #[arg(long, value_name = "KERNEL", num_args = 0..=1)]
+    linux: Option<Option<PathBuf>>,
+
     /// Compare with an earlier run's JSON, and fail if a row takes more instructions now
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -94,7 +104,7 @@ pub(crate) struct Args {
     repeats: u32,
 
     /// Print the instructions of one round of this row, in the order in which they were executed
-    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "peers", "baseline", "model"])]
+    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "peers", "linux", "baseline", "model"])]
     listing: Option<String>,
 
     /// Time the rows that map pages over 256 MiB and 1 GiB, too
@@ -112,7 +122,7 @@ pub(crate) struct Args {
 /// What is booted, and how.
 struct Plan {
     machine: Machine,
-    limit: std::time::Duration,
+    limit: Duration,
     verbose: bool,
     logged_rounds: u32,
 }
@@ -318,18 +328,21 @@ fn judge(
     })
 }
 
-/// The code that a stretch can run through, and the log's start and end.
-fn read_code(built: &Built) -> Result<(Code, Recorder)> {
-    let program = built
-        .programs
-        .iter()
-        .find_map(|(name, path)| (name == PROGRAM).then_some(path))
+/// The bench program's ELF file.
+fn program(built: &Built) -> Result<&Path> {
+    let mut programs = built.programs.iter();
+    programs
+        .find_map(|(name, path)| (name == PROGRAM).then_some(path.as_path()))
         .ok_or_else(|| Error::Missing {
             what: format!("the user program {PROGRAM}"),
             remedy: "restore example-os/user from the repository".to_owned(),
-        })?;
+        })
+}
+
+/// The code that a stretch can run through, and the log's start and end.
+fn read_code(built: &Built) -> Result<(Code, Recorder)> {
     let kernel = Image::read(&built.kernel)?;
-    let user = Image::read(program)?.with_code(LANDING_PAGE.0, &LANDING_PAGE.1);
+    let user = Image::read(program(built)?)?.with_code(LANDING_PAGE.0, &LANDING_PAGE.1);
     let only = |image: &Image, symbol: &str| match image.addresses_of(symbol)[..] {
         [address] => Ok(address),
         ref found => Err(Error::Missing {
@@ -443,6 +456,60 @@ fn cycles(plan: &Plan, args: &Args, rows: &[&str]) -> Result<Option<Figures>> {
             Ok(None)
         }
     }
+}
+
+/// Boots Linux with the same program, once for each setting.
+fn on_linux(
+    plan: &Plan,
+    workspace: &Workspace,
+    built: &Built,
+    kernel: Option<&Path>,
+    filter: Option<&str>,
+) -> Result<Vec<linux::Measured>> {
+    let kernel = linux::kernel(kernel, &workspace.target.join("linux"))?;
+    let initramfs = workspace.guest_target().join("initramfs.cpio");
+    linux::write_initramfs(&initramfs, PROGRAM, program(built)?)?;
+    // What a kernel without the control call can run, without the series over sizes.
+    let names: Vec<&str> = row::matching(filter.unwrap_or(""))
+        .iter()
+        .filter(|row| row.linux.is_some() && !row.name.contains('@'))
+        .map(|row| row.name)
+        .collect();
+    if names.is_empty() {
+        println!("no rows for Linux: none of these can run there");
+        return Ok(Vec::new());
+    }
+    let arguments = Plan::arguments(MOST_LOGGED_ROUNDS, LINUX_REPEATS, &names);
+    let progress = Progress::start(format!("booting Linux, {}", kernel.display()));
+    let mut by_setting = Vec::new();
+    for setting in linux::SETTINGS {
+        let machine = Machine {
+            cpu: linux::CPU.to_owned(),
+            memory: plan.machine.memory.max(512),
+            boot: Boot {
+                kernel: kernel.clone(),
+                archive: Some(initramfs.clone()),
+                append: linux::command_line(setting, PROGRAM, &arguments),
+            },
+            ..plan.machine.clone()
+        };
+        if plan.verbose {
+            progress.line(&shown(&machine.command()));
+        }
+        let ended = guest::boot(&machine, plan.limit.max(LINUX_LIMIT), &mut NoLog, &mut |line| {
+            if plan.verbose {
+                progress.line(line);
+            } else {
+                progress.note(line);
+            }
+        })?;
+        by_setting.push(linux::middle(&linux::figures(&ended)?));
+    }
+    let rows = linux::join(&by_setting);
+    if rows.is_empty() {
+        println!("no rows for Linux: it skips all of these, which need the kernel's control call");
+    }
+    Ok(rows)
 }
 
 /// Boots each published crate's image twice.
@@ -698,7 +765,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         } else {
             Vec::new()
         },
+        linux: Vec::new(),
     };
+    if let Some(kernel) = &args.linux {
+        report.linux = on_linux(&plan, &workspace, &built, kernel.as_deref(), args.filter.as_deref())?;
+    }
     let mut problems = Vec::new();
     for row in &rows {
         if first.skipped.iter().any(|(name, _)| name == row.name) {

@@ -363,6 +363,7 @@ pub(crate) fn sample() -> (Report, Extras) {
             beside: "syscall/null/full",
             instructions: Ratio::whole(91),
         }],
+        linux: Vec::new(),
     };
     (report, extras)
 }

@@ -21,6 +21,7 @@ mod host_test;
 mod house;
 mod html;
 mod image;
+mod linux;
 mod listing;
 mod machine;
 mod peer;

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Ta
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
+use crate::linux;
 use crate::peer;
 use crate::ratio::Ratio;
 use crate::row::Row;
@@ -43,6 +44,8 @@ pub(crate) struct Report {
     pub(crate) skipped: Vec<(String, String)>,
     /// Published crates, when they were asked for.
     pub(crate) peers: Vec<peer::Measured>,
+    /// Linux, when it was asked for.
+    pub(crate) linux: Vec<linux::Measured>,
 }
 
 fn amount(value: Ratio) -> Value {
@@ -115,6 +118,17 @@ impl Report {
                 })
             });
             json["peers"] = peers.collect();
+        }
+        if !self.linux.is_empty() {
+            let rows = self.linux.iter().map(|row| {
+                let mut fields = Map::new();
+                fields.insert("name".to_owned(), json!(row.name));
+                for (setting, figure) in linux::SETTINGS.iter().zip(&row.instructions) {
+                    fields.insert(setting.name.to_owned(), amount(*figure));
+                }
+                Value::Object(fields)
+            });
+            json["linux"] = json!({"cpu": linux::CPU, "rows": rows.collect::<Vec<_>>()});
         }
         json
     }
@@ -236,6 +250,33 @@ impl Report {
         lines
     }
 
+    /// Linux with each command line, and how many times as many instructions as here.
+    fn linux_lines(&self) -> String {
+        if self.linux.is_empty() {
+            return String::new();
+        }
+        let mut lines = format!("{:<30} {:>6}", format!("Linux, same program, {}:", linux::CPU), "here");
+        for setting in linux::SETTINGS {
+            lines.push_str(&format!(" {:>18}", setting.name));
+        }
+        lines.push('\n');
+        for row in &self.linux {
+            let ours = self.row(&row.name).map(|ours| ours.instructions);
+            let here = ours.map_or_else(|| "-".to_owned(), |ours| ours.to_string());
+            lines.push_str(&format!("  {:<28} {here:>6}", row.name));
+            for figure in &row.instructions {
+                let times = ours
+                    .filter(|ours| *ours > Ratio::ZERO)
+                    .map_or_else(String::new, |ours| {
+                        format!("{:>6.2} x", figure.as_f64() / ours.as_f64())
+                    });
+                lines.push_str(&format!(" {:>9} {times:>8}", figure.to_string()));
+            }
+            lines.push('\n');
+        }
+        lines
+    }
+
     /// What a reader must know beside the table.
     pub(crate) fn notes(&self) -> String {
         let mut notes = format!(
@@ -282,6 +323,7 @@ impl Report {
             }
         }
         notes.push_str(&self.peer_lines());
+        notes.push_str(&self.linux_lines());
         for (row, reason) in &self.skipped {
             notes.push_str(&format!("skipped: {row}: {reason}\n"));
         }
@@ -324,6 +366,10 @@ mod tests {
                 shown: "trapframe",
                 beside: "syscall/null/full",
                 instructions: Ratio::whole(91),
+            }],
+            linux: vec![linux::Measured {
+                name: "syscall/null/full".to_owned(),
+                instructions: [221, 208, 194].map(Ratio::whole).to_vec(),
             }],
         }
     }
@@ -370,6 +416,7 @@ mod tests {
         assert!(row.get("cycles").is_none());
         assert!(row.get("failures").is_none());
         assert_eq!(json["peers"][0]["instructions"], 91);
+        assert_eq!(json["linux"]["rows"][0]["lean"], 194);
     }
 
     #[test]
