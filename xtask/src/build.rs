@@ -42,11 +42,16 @@ pub(crate) struct Args {
     profile: Profile,
 }
 
+/// The binary of the kernel's package that uses as little of it as it can.
+pub(crate) const MINIMAL: &str = "minimal";
+
 /// What a build made.
 #[derive(Debug, Clone)]
 pub(crate) struct Built {
     /// The kernel's ELF file.
     pub(crate) kernel: PathBuf,
+    /// The smallest kernel's.
+    pub(crate) minimal: PathBuf,
     /// The user programs: name and ELF file.
     pub(crate) programs: Vec<(String, PathBuf)>,
     /// The archive of the programs.
@@ -123,17 +128,20 @@ pub(crate) fn build(workspace: &Workspace, setup: &mut Setup, profile: Profile) 
         Image::read(file)?;
     }
     eprintln!("building the kernel ({})", profile.name());
-    let kernel = executables(&cargo(KERNEL, profile, &target).output(workspace)?)
-        .into_iter()
-        .find_map(|(name, file)| (name == KERNEL).then_some(file))
-        .ok_or_else(|| Error::Missing {
-            what: format!("the executable of {KERNEL}"),
-            remedy: format!("let the package have a binary named {KERNEL}"),
-        })?;
+    let kernels = executables(&cargo(KERNEL, profile, &target).output(workspace)?);
+    let binary = |wanted: &str| {
+        let found = kernels.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, file)| file.clone()).ok_or_else(|| Error::Missing {
+            what: format!("the executable {wanted} of {KERNEL}"),
+            remedy: format!("let the package have a binary named {wanted}"),
+        })
+    };
+    let (kernel, minimal) = (binary(KERNEL)?, binary(MINIMAL)?);
     let archive = target.join(format!("programs-{}.cpio", profile.name()));
     write_archive(&archive, &programs, &kernel)?;
     Ok(Built {
         kernel,
+        minimal,
         programs,
         archive,
     })

@@ -122,6 +122,26 @@ impl Emulator {
     }
 }
 
+/// Boots the smallest kernel, which has no tests: its program says a line, and ends it with the verdict.
+fn boot_minimal(machine: &Machine, options: &machine::Options) -> Result<Counts> {
+    const SAYS: &str = "[minimal] the program says 42";
+    let ended = guest::boot(machine, options.limit(), &mut NoLog, &mut |_| ())?;
+    let mut counts = Counts::default();
+    if ended.is_success() && ended.lines.iter().any(|line| line == SAYS) {
+        println!("ok       {} on {}", build::MINIMAL, machine.cpu);
+        counts.passed = 1;
+    } else {
+        let said = if ended.is_success() {
+            format!("no line `{SAYS}`")
+        } else {
+            ended.trouble()
+        };
+        println!("FAILED   {} on {}: {said}", build::MINIMAL, machine.cpu);
+        counts.failed = 1;
+    }
+    Ok(counts)
+}
+
 /// Boots every image on every model, in QEMU and in Bochs.
 fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &Args) -> Result<Counts> {
     let filter = args.filter.as_deref();
@@ -136,6 +156,24 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
     let built = build::build(workspace, setup, Profile::Release)?;
     eprintln!("building test images");
     let mut counts = Counts::default();
+    if filter.is_none_or(|filter| build::MINIMAL.contains(filter)) {
+        for cpu in &models {
+            let machine = Machine {
+                qemu: qemu.clone(),
+                accel,
+                cpu: cpu.clone(),
+                memory: args.machine.memory,
+                boot: Boot {
+                    kernel: built.minimal.clone(),
+                    archive: None,
+                    append: String::new(),
+                },
+                clock: Clock::Host,
+                logged: Vec::new(),
+            };
+            counts.add(boot_minimal(&machine, &args.machine)?);
+        }
+    }
     for (name, kernel) in boot_test::build_images(workspace)? {
         let only = filter.filter(|filter| !name.contains(filter));
         // Boundaries are those of the image itself.
