@@ -216,7 +216,16 @@ fn plots(
         figure(out, "Beside other crates", below, &plot);
     }
     if !extras.growth.is_empty() {
-        let plot = plot::lines(&extras.growth, "pages touched", "instructions a fault")?;
+        // The legend has no room for the part that all names share.
+        let short: Vec<Series> = extras
+            .growth
+            .iter()
+            .map(|series| Series {
+                name: series.name.rsplit('/').next().unwrap_or_default().to_owned(),
+                points: series.points.clone(),
+            })
+            .collect();
+        let plot = plot::lines(&short, "pages touched", "instructions a fault")?;
         let below: Vec<String> = extras.growth.iter().filter_map(slope).collect();
         figure(out, "Growth with the pages mapped", &below.join(". "), &plot);
     }
