@@ -186,12 +186,14 @@ unsafe extern "sysv64" fn sysenter_slot() -> ! {
 /// Generates the trampoline of this CPU and puts it into its slot.
 fn trampoline(field: u64, entry: EntryAddress<Ready>) -> Trampoline64<RipRelative> {
     const { assert!(Trampoline64::<RipRelative>::SIZE <= SLOT_BYTES, "the trampoline fits") };
+    let place: unsafe extern "sysv64" fn() -> ! = sysenter_slot;
     #[expect(
         clippy::fn_to_numeric_cast_any,
         reason = "the slot is a place, not a function to call"
     )]
-    let slot = sysenter_slot as *const () as *mut u8;
-    let code = Trampoline64::<RipRelative>::new(slot.expose_provenance() as u64, field, entry, Width::Bits48);
+    let place = place as usize;
+    let slot = core::ptr::with_exposed_provenance_mut::<u8>(place);
+    let code = Trampoline64::<RipRelative>::new(place as u64, field, entry, Width::Bits48);
     let code = code.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
     let protected = Cr0::read();
     // SAFETY: the kernel's own pages can be written for a moment, with interrupts off; nothing here writes but the line below.
