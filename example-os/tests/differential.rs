@@ -372,7 +372,7 @@ example_os::tests! { Machine;
         let mut space = AddressSpace::new().unwrap();
         for page in PAGES {
             space.mmap(page, PAGE_SIZE, executable, Placement::Fixed).unwrap();
-            space.write(page, &[0xcc; PAGE_SIZE as usize]).unwrap();
+            space.write(page, &[0xcc; 4096]).unwrap();
         }
         space.mmap(END, PAGE_SIZE, executable, Placement::Fixed).unwrap();
         space.write(END, &EXIT).unwrap();

@@ -10,6 +10,7 @@
 #![reexport_test_harness_main = "test_main"]
 
 #[path = "process/program.rs"]
+#[expect(dead_code, reason = "its programs run side by side")]
 mod program;
 
 use example_os::device::apic;
