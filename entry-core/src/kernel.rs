@@ -124,7 +124,7 @@ pub enum Leave {
 ///
 /// # Safety
 ///
-/// 1. `choose` and the three quick forms name a way only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
+/// 1. `choose` and the quick forms name a way only for frames with which `leave` can't fault in ring 0 or reach ring 0, save for faults
 ///    of IRETQ itself that the kernel repairs.
 /// 2. `leave` restores the registers from the frame at RSP, swaps GS, and consumes the very words that `choose` examined.
 pub unsafe trait Exit: 'static {
@@ -146,6 +146,13 @@ pub unsafe trait Exit: 'static {
     #[must_use]
     #[inline(always)]
     fn choose_plain_sysenter(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave> {
+        Self::choose_plain(frame, irq)
+    }
+
+    /// As [`Exit::choose_plain`], for a frame that a stub of SYSCALL or SYSENTER built for 32-bit code.
+    #[must_use]
+    #[inline(always)]
+    fn choose_plain_compat(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave> {
         Self::choose_plain(frame, irq)
     }
 

@@ -186,6 +186,19 @@ fn finish_sysenter<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
     finish_slow::<K>(frame, irq)
 }
 
+/// As [`finish`], for SYSCALL and SYSENTER from 32-bit code.
+#[inline(always)]
+fn finish_compat<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
+    if !is_work_pending()
+        && let Some(leave) = K::Exit::choose_plain_compat(frame, &irq)
+    {
+        // SAFETY: as in `finish`.
+        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
+        return leave;
+    }
+    finish_slow::<K>(frame, irq)
+}
+
 /// As [`finish`], for exceptions and interrupts.
 #[inline(always)]
 fn finish_event<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
@@ -249,6 +262,22 @@ pub unsafe extern "sysv64" fn sysenter_call<K: Kernel>(frame: *mut TrapFrame) ->
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::syscall(frame, entry);
     finish_sysenter::<K>(frame, irq)
+}
+
+/// Rust half of SYSCALL and SYSENTER from 32-bit code: [`system_call`], and an end that knows how it was entered.
+///
+/// # Safety
+///
+/// As [`system_call`].
+pub unsafe extern "sysv64" fn compat_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+    // SAFETY: condition 1.
+    let frame = unsafe { &mut *frame };
+    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
+    let entry = unsafe { UserEntry::assume() };
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    let irq = K::syscall(frame, entry);
+    finish_compat::<K>(frame, irq)
 }
 
 /// Rust half of INT 0x80: [`system_call`], and an end that knows how it was entered.

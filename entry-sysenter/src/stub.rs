@@ -46,7 +46,7 @@ use core::arch::naked_asm;
 
 use entry_core::kernel::{Exit, Kernel, Options};
 use entry_core::rflags::Rflags;
-use entry_core::stub::sysenter_call;
+use entry_core::stub::{compat_call, sysenter_call};
 use entry_core::windows::{self, flags};
 use entry_core::{EntryKind, TrapFrame, entry_window};
 
@@ -90,6 +90,9 @@ const fn kept(is_kept: bool, flags: Rflags) -> u64 {
 
 /// Whether the stubs clear DF.
 const CLEARS_DIRECTION: usize = cfg!(not(ablate = "sysenter-direction")) as usize;
+
+/// Whether the stubs write zeros for the registers that 32-bit code has not.
+const WRITES_ZEROS: usize = cfg!(not(ablate = "sysenter-high-registers")) as usize;
 
 /// Whether the stubs execute CLAC.
 const fn clears_alignment_check<O: Options>() -> usize {
@@ -209,47 +212,61 @@ macro_rules! push_registers_64 {
 /// The same for 32-bit code, which has no R8 to R15: the frame gets zeros, so the exit loads zeros.
 macro_rules! push_registers_32 {
     () => {
-        "push rcx
-         push 0
-         push rax
-         push rdx
-         push rsi
-         push rdi
-         push 0
-         push 0
-         push 0
-         push rbx
-         push rbp
-         push 0
-         push 0
-         push 0
-         push 0"
+        concat!(
+            "push rcx\n",
+            push_zeros!(1),
+            "push rax
+             push rdx
+             push rsi
+             push rdi\n",
+            push_zeros!(3),
+            "push rbx
+             push rbp\n",
+            push_zeros!(4),
+        )
+    };
+}
+
+/// Fills words that have no register. A word that is left as it was on the stack would be loaded by the exit.
+macro_rules! push_zeros {
+    ($words:literal) => {
+        concat!(
+            ".if {zeros}\n.rept ",
+            $words,
+            "\npush 0\n.endr\n.else\nlea rsp, [rsp - 8 * ",
+            $words,
+            "]\n.endif\n"
+        )
     };
 }
 
 /// Zeroes, if wanted, what the user could steer speculation with, calls Rust, and leaves.
 macro_rules! call_and_leave {
-    () => {
-        ".if {clear}
-         xor eax, eax
-         xor ecx, ecx
-         xor edx, edx
-         xor esi, esi
-         xor ebx, ebx
-         xor ebp, ebp
-         xor r8d, r8d
-         xor r9d, r9d
-         xor r10d, r10d
-         xor r11d, r11d
-         xor r12d, r12d
-         xor r13d, r13d
-         xor r14d, r14d
-         xor r15d, r15d
-         .endif
-         mov rdi, rsp
-         call {handler}
-         jmp {leave}
-         int3"
+    ($handler:literal) => {
+        concat!(
+            ".if {clear}
+             xor eax, eax
+             xor ecx, ecx
+             xor edx, edx
+             xor esi, esi
+             xor ebx, ebx
+             xor ebp, ebp
+             xor r8d, r8d
+             xor r9d, r9d
+             xor r10d, r10d
+             xor r11d, r11d
+             xor r12d, r12d
+             xor r13d, r13d
+             xor r14d, r14d
+             xor r15d, r15d
+             .endif
+             mov rdi, rsp
+             call {",
+            $handler,
+            "}
+             jmp {leave}
+             int3"
+        )
     };
 }
 
@@ -293,7 +310,7 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
         push_registers_64!(),
-        call_and_leave!(),
+        call_and_leave!("handler64"),
         repair_flags_out_of_line!("5", "4", "6"),
         entry_window!("2b", "3b", "{before_swap}"),
         entry_window!("3b", "4b", "{user_flags}"),
@@ -312,7 +329,7 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const clears_registers::<O>(),
-        handler = sym sysenter_call::<K>,
+        handler64 = sym sysenter_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,
@@ -360,7 +377,7 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
         push_registers_32!(),
-        call_and_leave!(),
+        call_and_leave!("handler32"),
         repair_flags_out_of_line!("5", "4", "6"),
         entry_window!("2b", "3b", "{before_swap}"),
         entry_window!("3b", "4b", "{user_flags}"),
@@ -371,6 +388,7 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
         swaps = const A::STUB_SWAPS as usize,
         cld = const CLEARS_DIRECTION,
         clac = const clears_alignment_check::<O>(),
+        zeros = const WRITES_ZEROS,
         ss = const K::LAYOUT.user_data().bits(),
         cs32 = const code32::<K>(),
         landing = const K::LANDING,
@@ -380,7 +398,7 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const clears_registers::<O>(),
-        handler = sym sysenter_call::<K>,
+        handler32 = sym compat_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,
@@ -411,13 +429,13 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
         push_registers_64!(),
-        call_and_leave!(),
+        call_and_leave!("handler64"),
         "7:",
         push_image_32!(),
         repair_flags!("9", "8"),
         // RFLAGS is the kernel's.
         push_registers_32!(),
-        call_and_leave!(),
+        call_and_leave!("handler32"),
         repair_flags_out_of_line!("5", "4", "6"),
         repair_flags_out_of_line!("9", "8", "12"),
         entry_window!("2b", "3b", "{before_swap}"),
@@ -430,6 +448,7 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         swaps = const A::STUB_SWAPS as usize,
         cld = const CLEARS_DIRECTION,
         clac = const clears_alignment_check::<O>(),
+        zeros = const WRITES_ZEROS,
         ss = const K::LAYOUT.user_data().bits(),
         cs64 = const K::LAYOUT.user_code64().bits(),
         cs32 = const code32::<K>(),
@@ -441,7 +460,8 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const clears_registers::<O>(),
-        handler = sym sysenter_call::<K>,
+        handler64 = sym sysenter_call::<K>,
+        handler32 = sym compat_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,

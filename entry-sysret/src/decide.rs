@@ -289,6 +289,37 @@ pub const fn is_plain_sysret(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
     true
 }
 
+/// Whether a kind word is that of a SYSCALL or SYSENTER from 32-bit code whose frame nobody has touched.
+#[inline(always)]
+#[must_use]
+pub const fn is_untouched_compat(kind_word: u64) -> bool {
+    /// What the two kinds differ in.
+    const EITHER: u64 = EntryKind::Syscall32.word(0) ^ EntryKind::Sysenter32.word(0);
+    const_assert!(EITHER.is_power_of_two());
+    !guard!(
+        "fast-compat-kind",
+        kind_word | EITHER != EntryKind::Syscall32.word(0) | EITHER
+    )
+}
+
+/// Whether SYSRET restores a frame that [`is_untouched_compat`].
+///
+/// It says yes only where [`decide`] says [`Leave::Sysret32`]. CS and SS are not examined, as for [`is_plain_sysret`].
+#[inline(always)]
+#[must_use]
+pub const fn is_plain_sysret32(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
+    if guard!("fast-compat-rules", !rules.allows_code32()) {
+        return false;
+    }
+    if guard!("fast-compat-rip", rip > u32::MAX as u64) {
+        return false;
+    }
+    if guard!("fast-compat-flags", rflags & (NEVER_PLAIN | NEVER_SYSRET | IF) != IF) {
+        return false;
+    }
+    true
+}
+
 /// Whether RCX and R11 of an entry from user mode through the IDT are live, as the marks say: IRET is then right.
 #[inline(always)]
 #[must_use]
@@ -339,6 +370,25 @@ pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &Rule
         return false;
     }
     if guard!("fast-iret-flags", rflags & (NEVER_PLAIN | ALWAYS) != ALWAYS) {
+        return false;
+    }
+    true
+}
+
+/// As [`is_plain_iret`], for a frame of 32-bit code, which the rules have to allow.
+#[inline(always)]
+#[must_use]
+pub const fn is_plain_iret32(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &RuleSet) -> bool {
+    if guard!("fast-iret32-cs", !rules.allows_code32() || cs != rules.code32) {
+        return false;
+    }
+    if guard!("fast-iret32-ss", ss != rules.data) {
+        return false;
+    }
+    if guard!("fast-iret32-rip", rip > u32::MAX as u64) {
+        return false;
+    }
+    if guard!("fast-iret32-flags", rflags & (NEVER_PLAIN | ALWAYS) != ALWAYS) {
         return false;
     }
     true

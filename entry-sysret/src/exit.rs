@@ -9,8 +9,8 @@ use entry_core::kernel::{Exit, Leave, Options};
 use entry_core::{IrqOff, TrapFrame};
 
 use crate::decide::{
-    ExitWords, decide, has_live_registers, is_dead_exception, is_plain_dead, is_plain_iret, is_plain_sysret,
-    is_untouched_syscall, is_untouched_sysenter,
+    ExitWords, decide, has_live_registers, is_dead_exception, is_plain_dead, is_plain_iret, is_plain_iret32,
+    is_plain_sysret, is_plain_sysret32, is_untouched_compat, is_untouched_syscall, is_untouched_sysenter,
 };
 use crate::refusal::Refusal;
 use crate::rules::Rules;
@@ -37,6 +37,16 @@ impl<R> fmt::Debug for IretOnly<R> {
     }
 }
 
+/// IRET, if the frame is plain.
+#[inline(always)]
+const fn plain_iret<R: Rules>(frame: &TrapFrame) -> Option<Leave> {
+    let (cs, ss, rip, rflags) = (frame.cs(), frame.ss(), frame.rip(), frame.rflags());
+    if is_plain_iret(cs, ss, rip, rflags, &R::RULES) || is_plain_iret32(cs, ss, rip, rflags, &R::RULES) {
+        return Some(Leave::Iret);
+    }
+    None
+}
+
 // SAFETY: 1. `decide` refuses every frame that faults in ring 0 or reaches it; the plain tests agree with it where they say
 // yes. 2. By the stub.
 unsafe impl<R: Rules> Exit for SysretOrIret<R> {
@@ -59,12 +69,17 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     }
 
     #[inline(always)]
+    fn choose_plain_compat(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
+        if is_untouched_compat(frame.kind_word()) && is_plain_sysret32(frame.rip(), frame.rflags(), &R::RULES) {
+            return Some(Leave::Sysret32);
+        }
+        None
+    }
+
+    #[inline(always)]
     fn choose_plain_event(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
         if has_live_registers(frame.kind_word()) {
-            if is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES) {
-                return Some(Leave::Iret);
-            }
-            return None;
+            return plain_iret::<R>(frame);
         }
         if is_dead_exception(frame.kind_word())
             && is_plain_dead(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES)
@@ -98,10 +113,7 @@ unsafe impl<R: Rules> Exit for IretOnly<R> {
 
     #[inline(always)]
     fn choose_plain(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
-        if is_plain_iret(frame.cs(), frame.ss(), frame.rip(), frame.rflags(), &R::RULES) {
-            return Some(Leave::Iret);
-        }
-        None
+        plain_iret::<R>(frame)
     }
 
     #[inline(always)]

@@ -4,7 +4,8 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::kernel::{Exit, Leave};
 use entry_core::{EntryKind, IrqOff, TrapFrame};
 use entry_sysret::decide::{
-    has_live_registers, is_dead_exception, is_plain_iret, is_plain_sysret, is_untouched_syscall, is_untouched_sysenter,
+    has_live_registers, is_dead_exception, is_plain_iret, is_plain_iret32, is_plain_sysret, is_plain_sysret32,
+    is_untouched_compat, is_untouched_syscall, is_untouched_sysenter,
 };
 use entry_sysret::{ExitWords, IretOnly, RuleSet, Rules, SysretOrIret, decide};
 use proptest::prelude::*;
@@ -263,6 +264,9 @@ fn check_exits<R: Rules>(q: &Question) {
     if let Some(leave) = SysretOrIret::<R>::choose_plain_sysenter(&frame, &irq) {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
+    if let Some(leave) = SysretOrIret::<R>::choose_plain_compat(&frame, &irq) {
+        assert_eq!(Ok(leave), decision, "{q:x?}");
+    }
     // IRETQ does not consume the kind word, and that exit does not look at it in a hurry.
     if q.entry != Entry::Unknown
         && let Some(leave) = IretOnly::<R>::choose_plain(&frame, &irq)
@@ -287,6 +291,10 @@ fn check_exits<R: Rules>(q: &Question) {
     if stub_wrote_selectors && let Some(leave) = SysretOrIret::<R>::choose_plain_sysenter(&frame, &irq) {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
+    let stub_wrote_selectors = q.cs == 3 << 3 | 3 && q.ss == R::RULES.data();
+    if stub_wrote_selectors && let Some(leave) = SysretOrIret::<R>::choose_plain_compat(&frame, &irq) {
+        assert_eq!(Ok(leave), decision, "{q:x?}");
+    }
 }
 
 #[test]
@@ -300,9 +308,13 @@ fn the_quick_answers_never_differ_from_the_decision() {
                 no_breakpoint: marks & 4 != 0,
                 ..question(entry, &MACHINE)
             };
+            // The selector of 32-bit code, whether the rules know it or not.
+            let base32 = Question { cs: 3 << 3 | 3, ..base };
             for &rip in &rips {
                 check_exits::<PlainRules>(&Question { rip, rcx: rip, ..base });
                 check_exits::<OpenRules>(&Question { rip, ..base });
+                check_exits::<PlainRules>(&Question { rip, ..base32 });
+                check_exits::<OpenRules>(&Question { rip, ..base32 });
             }
             for (first, second) in (0..64).flat_map(|f| (0..64).map(move |s| (f, s))) {
                 let rflags = 0x202 ^ (1 << first | 1 << second);
@@ -312,11 +324,13 @@ fn the_quick_answers_never_differ_from_the_decision() {
                     ..base
                 });
                 check_exits::<OpenRules>(&Question { rflags, ..base });
+                check_exits::<OpenRules>(&Question { rflags, ..base32 });
             }
             for selector in 0..=0xff {
                 check_exits::<PlainRules>(&Question { cs: selector, ..base });
                 check_exits::<PlainRules>(&Question { ss: selector, ..base });
                 check_exits::<OpenRules>(&Question { cs: selector, ..base });
+                check_exits::<OpenRules>(&Question { ss: selector, ..base32 });
             }
         }
     }
@@ -373,6 +387,36 @@ fn the_usual_frames_get_a_quick_answer() {
     }
 }
 
+#[test]
+fn the_usual_frames_of_32_bit_code_get_a_quick_answer() {
+    // SAFETY: as in `check_exits`.
+    let irq = unsafe { IrqOff::assume() };
+    for rflags in [0x202, 0x246, 0x602, 0x4202, 0x4_0202, 0x20_0a93] {
+        let q = Question {
+            rip: 0xf7f0_0007,
+            cs: 3 << 3 | 3,
+            rflags,
+            ..question(Entry::Syscall32, &MACHINE)
+        };
+        for entry in [Entry::Syscall32, Entry::Sysenter32] {
+            let q = Question { entry, ..q };
+            assert_eq!(
+                SysretOrIret::<OpenRules>::choose_plain_compat(&frame(kind_word(&q, 0), &q), &irq),
+                Some(Leave::Sysret32)
+            );
+        }
+        for (entry, vector) in [(Entry::Int80, 0), (Entry::Exception, 14), (Entry::Interrupt, 32)] {
+            let q = Question { entry, ..q };
+            let frame = frame(kind_word(&q, vector), &q);
+            assert_eq!(
+                SysretOrIret::<OpenRules>::choose_plain_event(&frame, &irq),
+                Some(Leave::Iret)
+            );
+            assert_eq!(IretOnly::<OpenRules>::choose_plain(&frame, &irq), Some(Leave::Iret));
+        }
+    }
+}
+
 /// All kind words that can arise: 256 kind bytes × 256 vectors × 8 marks.
 #[test]
 fn the_quick_kind_tests_know_every_kind_word() {
@@ -386,6 +430,11 @@ fn the_quick_kind_tests_know_every_kind_word() {
         assert_eq!(
             is_untouched_sysenter(word),
             word == EntryKind::Sysenter64.word(0),
+            "{word:#x}"
+        );
+        assert_eq!(
+            is_untouched_compat(word),
+            [EntryKind::Syscall32.word(0), EntryKind::Sysenter32.word(0)].contains(&word),
             "{word:#x}"
         );
         assert_eq!(has_live_registers(word), !dead, "{word:#x}");
@@ -456,6 +505,13 @@ proptest! {
             }
             if is_plain_iret(q.cs, q.ss, rip, rflags, &PLAIN) {
                 prop_assert!(decide(&words(&q), &PLAIN).is_ok());
+            }
+            let q = Question { entry: Entry::Sysenter32, cs: 3 << 3 | 3, ..q };
+            if is_plain_sysret32(rip, rflags, &OpenRules::RULES) {
+                prop_assert_eq!(decide(&words(&q), &OpenRules::RULES), Ok(Leave::Sysret32));
+            }
+            if is_plain_iret32(q.cs, q.ss, rip, rflags, &OpenRules::RULES) {
+                prop_assert!(decide(&words(&q), &OpenRules::RULES).is_ok());
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::frame::EntryKind;
 use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
-use crate::stub::{load_kernel_tables, push_registers, restrict_speculation, system_call};
+use crate::stub::{compat_call, load_kernel_tables, push_registers, restrict_speculation};
 use crate::windows::{flags, user_cr3};
 
 /// SYSCALL from compatibility mode: builds the whole [`TrapFrame`](crate::frame::TrapFrame) with kind
@@ -88,7 +88,7 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
         user_rsp = const flags::USER_RSP | user_cr3::<O>(),
         kernel_tables = const flags::USER_RSP,
-        handler = sym system_call::<K>,
+        handler = sym compat_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
     )
 }
