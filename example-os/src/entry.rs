@@ -19,7 +19,7 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::cpu::CpuFeatures;
 use entry_core::irqs_on::InterruptsOnEntry;
 use entry_core::kernel::{Baseline, Options, WithSmap};
-use entry_core::msr::{Cpu, Fmask, FsBase, GsBase, KernelGsBase, Register};
+use entry_core::msr::{Cpu, Cstar, Fmask, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::percpu::{EntryStack, IstStack};
 use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
@@ -28,10 +28,7 @@ use entry_core::stub::{
 };
 use entry_core::tss::TaskStateSegment;
 use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
-use entry_core::windows::flags;
-use entry_core::{
-    Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry, entry_window,
-};
+use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
@@ -77,15 +74,12 @@ static CPU0: Late<PerCpu> = Late(UnsafeCell::new(PerCpu::new()));
 #[unsafe(link_section = ".data.entry")]
 static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([0; SegmentLayout::NATURAL_ENTRIES]));
 #[unsafe(link_section = ".data.entry")]
-static SPLIT_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
-static IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
-static NULL_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
-static IO_PRIVILEGE_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
-static IRQS_ON_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
-static TRACKED_IDT: Late<Idt> = Late(UnsafeCell::new(Idt::EMPTY));
-
-/// What `IA32_FMASK` holds with [`IRQS_ON_IDT`].
-static IRQS_ON_MASK: Late<Fmask> = Late(UnsafeCell::new(Fmask::new(FlagMask::REQUIRED)));
+static SPLIT_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static NULL_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static IO_PRIVILEGE_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static IRQS_ON_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static TRACKED_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 
 static INTERRUPT_STACK: IstStack<IST_BYTES> = IstStack::new();
 
@@ -99,6 +93,30 @@ static NMI_STACK: IstStack<IST_BYTES> = IstStack::new();
 static DOUBLE_FAULT_STACK: IstStack<IST_BYTES> = IstStack::new();
 #[unsafe(link_section = ".data.entry")]
 static MACHINE_CHECK_STACK: IstStack<IST_BYTES> = IstStack::new();
+
+/// A table of vectors, and the registers of SYSCALL that change with it. `IA32_LSTAR` is not one of them: see [`SyscallEntry`].
+struct Gates {
+    idt: Idt,
+    fmask: Fmask,
+    cstar: Cstar,
+}
+
+impl Gates {
+    const EMPTY: Self = Self {
+        idt: Idt::EMPTY,
+        fmask: Fmask::new(FlagMask::REQUIRED),
+        cstar: Cstar::from_bits(0),
+    };
+
+    /// Those whose slots begin at `slots`, with this stub for SYSCALL from compatibility mode.
+    fn new(slots: u64, syscall_compat: u64) -> Self {
+        Self {
+            idt: vectors(slots),
+            cstar: Cstar::from_bits(syscall_compat),
+            ..Self::EMPTY
+        }
+    }
+}
 
 /// A structure that the CPU reads, with addresses in it that are known only at run time: [`install`] fills it.
 struct Late<T>(UnsafeCell<T>);
@@ -287,14 +305,14 @@ impl Vectors {
         matches!(self, Self::Normal | Self::Null)
     }
 
-    const fn table(self) -> &'static Late<Idt> {
+    const fn gates(self) -> &'static Late<Gates> {
         match self {
-            Self::Normal => &IDT,
-            Self::Null => &NULL_IDT,
-            Self::Tracked => &TRACKED_IDT,
-            Self::Split => &SPLIT_IDT,
-            Self::IoPrivilege => &IO_PRIVILEGE_IDT,
-            Self::IrqsOn => &IRQS_ON_IDT,
+            Self::Normal => &GATES,
+            Self::Null => &NULL_GATES,
+            Self::Tracked => &TRACKED_GATES,
+            Self::Split => &SPLIT_GATES,
+            Self::IoPrivilege => &IO_PRIVILEGE_GATES,
+            Self::IrqsOn => &IRQS_ON_GATES,
         }
     }
 }
@@ -425,7 +443,7 @@ pub fn set_hides_from_new_processes(hides: bool, _irq: &IrqOff) {
 }
 
 /// The stubs of `K` that suit this CPU.
-fn stubs<K: Kernel>() -> StubTable {
+pub(crate) fn stubs<K: Kernel>() -> StubTable {
     let sets = [StubTable::of::<K, WithSmap>(), StubTable::of::<K, Baseline>()];
     *StubTable::select(&sets, &CpuFeatures::detect()).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -449,17 +467,12 @@ fn irqs_on_stubs<K: IrqsOnKernel>() -> IrqsOnStubs {
 
 /// The address of the first of the 256 slots that the IDT points at.
 pub(crate) fn vector_stubs() -> u64 {
-    vectors_of::<OsKernel>()
+    stubs::<OsKernel>().vectors
 }
 
 /// The same with interrupts on at SYSCALL.
 pub(crate) fn irqs_on_vector_stubs() -> u64 {
     irqs_on_stubs::<OsKernel>().vectors
-}
-
-/// The same for another kernel on the same CPU set-up.
-pub(crate) fn vectors_of<K: Kernel>() -> u64 {
-    stubs::<K>().vectors
 }
 
 /// A frame for the first entry of a program.
@@ -505,28 +518,6 @@ unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
     unsafe { leave(frame, irq) }
 }
 
-/// SYSCALL from 32-bit code, where the CPU has it: there are no 32-bit programs, but a 64-bit one can jump to a 32-bit
-/// segment. Answers ENOSYS without entering the kernel any further.
-///
-/// **Reached by** SYSCALL in compatibility mode, through `IA32_CSTAR`.
-///
-/// **Windows**: user GS and user RSP throughout, with interrupts on while SYSCALL leaves them on.
-#[unsafe(naked)]
-#[unsafe(link_section = ".entry.text")]
-unsafe extern "sysv64" fn refuse_syscall32() -> ! {
-    naked_asm!(
-        "2:",
-        "mov eax, {enosys}",
-        // ECX and R11 hold EIP and RFLAGS, as the CPU has just put them there.
-        "sysret",
-        "3:",
-        "int3",
-        entry_window!("2b", "3b", "{user_both}"),
-        enosys = const -38,
-        user_both = const flags::USER_GS | flags::USER_RSP | flags::IRQS_ON,
-    )
-}
-
 /// Sets this CPU up: GDT, TSS with its stacks, IDT, GS base, and the registers of the system-call instructions. Interrupts
 /// stay off.
 ///
@@ -547,9 +538,9 @@ pub fn install() -> IrqOff {
     // SAFETY: as for the per-CPU structure, which is complete; boot runs at CPL 0 with interrupts off.
     unsafe { load_segments(cpu.task_state()) };
     // SAFETY: as for the per-CPU structure.
-    unsafe { fill_vectors() };
-    // SAFETY: 1. the table was just filled. 2. Boot runs at CPL 0, and TR is loaded.
-    unsafe { load_vectors(&IDT) };
+    unsafe { fill_gates() };
+    // SAFETY: 1. they were just filled. 2. Boot runs at CPL 0, and TR is loaded. 3. Interrupts are off, and SYSCALL is.
+    unsafe { load_gates(&GATES) };
     set_bases(cpu);
     let _installed = set_registers(cpu);
     // SAFETY: boot hands over with interrupts off, and nothing above turns them on.
@@ -613,57 +604,60 @@ fn vectors(stubs: u64) -> Idt {
 /// # Safety
 ///
 /// 1. It is called once.
-unsafe fn fill_vectors() {
+unsafe fn fill_gates() {
+    let plain = stubs::<OsKernel>();
     for (place, stubs) in [
-        (&IDT, vector_stubs()),
-        (&NULL_IDT, experiment::null_vectors()),
-        (&TRACKED_IDT, vectors_of::<OsKernel<Track>>()),
-        (&SPLIT_IDT, split_stubs::<OsKernel>().vectors),
-        (&IO_PRIVILEGE_IDT, vectors_of::<OsKernel<NoTracking, IoRules>>()),
+        (&GATES, plain),
+        // Its INT 0x80 and exceptions do nothing; SYSCALL, from 32-bit code too, is the kernel's.
+        (
+            &NULL_GATES,
+            StubTable {
+                vectors: experiment::null_vectors(),
+                ..plain
+            },
+        ),
+        (&TRACKED_GATES, stubs::<OsKernel<Track>>()),
+        (&SPLIT_GATES, split_stubs::<OsKernel>()),
+        (&IO_PRIVILEGE_GATES, stubs::<OsKernel<NoTracking, IoRules>>()),
     ] {
-        let table = vectors(stubs);
-        // SAFETY: condition 1, and the tables differ.
-        let _filled = unsafe { place.fill(|idt| *idt = table) };
+        let gates = Gates::new(stubs.vectors, stubs.syscall_compat);
+        // SAFETY: condition 1, and the places differ.
+        let _filled = unsafe { place.fill(|place| *place = gates) };
     }
     let slots = irqs_on_vector_stubs();
-    let mut table = vectors(slots);
-    table.set_interrupt_stack(Ist::Ist5);
-    // SAFETY: 1. and 2. `select_vectors` changes the mask with the table, and `PerCpu::take_syscall_entry` the address, both
-    // with interrupts off. 3. All kernels here share layout, stacks and exit. 4. The TSS has one. 5. The scheduler demands
+    let mut gates = Gates::new(slots, plain.syscall_compat);
+    gates.idt.set_interrupt_stack(Ist::Ist5);
+    // SAFETY: 1. and 2. `select_gates` changes mask and CSTAR with the table, and `PerCpu::take_syscall_entry` LSTAR, all with
+    // interrupts off. 3. All kernels here share layout, stacks and exit. 4. The TSS has one. 5. The scheduler demands
     // the proof by value or `&mut`. 6. The linker script keeps it.
-    let allowed = unsafe { InterruptsOnEntry::new(&table, slots) };
+    let allowed = unsafe { InterruptsOnEntry::new(&gates.idt, slots) };
     let allowed = allowed.unwrap_or_else(|error| panic!("IDT with interrupts on: {error}"));
+    gates.fmask = allowed.mask();
     // SAFETY: condition 1.
-    let _filled = unsafe { IRQS_ON_IDT.fill(|idt| *idt = table) };
-    // SAFETY: condition 1.
-    let _filled = unsafe { IRQS_ON_MASK.fill(|mask| *mask = allowed.mask()) };
+    let _filled = unsafe { IRQS_ON_GATES.fill(|place| *place = gates) };
 }
 
 /// # Safety
 ///
-/// 1. [`fill_vectors`] has run.
+/// 1. [`fill_gates`] has run.
 /// 2. CPL is 0, and TR holds a TSS with its stacks.
-unsafe fn load_vectors(table: &'static Late<Idt>) {
-    // SAFETY: nobody writes the table after `fill_vectors`.
-    let idt = unsafe { &*table.0.get() };
+/// 3. No interrupt and no SYSCALL comes before it returns.
+unsafe fn load_gates(gates: &'static Late<Gates>) {
+    // SAFETY: nobody writes them after `fill_gates`.
+    let gates = unsafe { &*gates.0.get() };
+    // SAFETY: 1. condition 2. 2. All x86-64 CPUs have it. 3. It is made for the table that follows, and condition 3.
+    unsafe { gates.fmask.write(&mut Cpu) };
+    // SAFETY: 1. condition 2. 2. All x86-64 CPUs have it. 3. It is the stub that goes with that table, and condition 3.
+    unsafe { gates.cstar.write(&mut Cpu) };
     // SAFETY: 1. condition 2. 2. The stubs are kernel code, mapped in every address space. 3. Condition 2; RSP0 is set by
     // the first context switch, before there is user mode to come from.
-    unsafe { idt.load() };
+    unsafe { gates.idt.load() };
 }
 
-/// Gives this CPU a table of vectors and the mask that goes with it, for [`PerCpu`], which remembers it.
-fn select_vectors(vectors: Vectors) {
-    let mask = if vectors == Vectors::IrqsOn {
-        // SAFETY: nobody writes the mask after `fill_vectors`.
-        unsafe { *IRQS_ON_MASK.0.get() }
-    } else {
-        Fmask::new(FlagMask::REQUIRED)
-    };
-    // SAFETY: 1. this is the kernel. 2. All x86-64 CPUs have it. 3. It goes with the table that follows, and no interrupt or
-    // SYSCALL comes in between.
-    unsafe { mask.write(&mut Cpu) };
-    // SAFETY: 1. and 2. `PerCpu` is reached with an `IrqOff`, which nobody has before `install` has done both.
-    unsafe { load_vectors(vectors.table()) };
+/// Gives this CPU a table of vectors and what goes with it, for [`PerCpu`], which remembers it.
+fn select_gates(vectors: Vectors) {
+    // SAFETY: 1. and 2. `PerCpu` is reached with an `IrqOff`, which nobody has before `install` has done both. 3. By the proof.
+    unsafe { load_gates(vectors.gates()) };
 }
 
 fn set_bases(cpu: &'static PerCpu) {
@@ -678,12 +672,10 @@ fn set_bases(cpu: &'static PerCpu) {
 }
 
 fn set_registers(cpu: &'static PerCpu) -> Installed {
-    let refuse: unsafe extern "sysv64" fn() -> ! = refuse_syscall32;
-    #[expect(clippy::fn_to_numeric_cast_any, reason = "the CPU wants the address")]
-    let refuse = refuse as usize as u64;
+    let stubs = stubs::<OsKernel>();
     let entries = EntryPoints {
-        syscall: Some(SyscallEntry::normal().address()),
-        syscall32: Some(refuse),
+        syscall: Some(stubs.syscall),
+        syscall32: Some(stubs.syscall_compat),
         ..EntryPoints::default()
     };
     let plan = SyscallPlan::new(

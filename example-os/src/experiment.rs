@@ -122,7 +122,7 @@ impl IrqsOnKernel for NullKernel<SysretOrIret<UserRules>> {
 
 /// The first of the 256 slots of the kernel whose INT 0x80 does nothing.
 pub(crate) fn null_vectors() -> u64 {
-    entry::vectors_of::<NullKernel<SysretOrIret<UserRules>>>()
+    entry::stubs::<NullKernel<SysretOrIret<UserRules>>>().vectors
 }
 
 /// Serves the control call.

@@ -271,10 +271,10 @@ impl PerCpu {
         }
     }
 
-    /// Executes LIDT if the CPU has another table.
+    /// Executes LIDT, and writes the registers that go with it, if the CPU has another table.
     fn load_vectors(&self, vectors: Vectors) {
         if self.vectors.swap(vectors as u8, Ordering::Relaxed) != vectors as u8 {
-            super::select_vectors(vectors);
+            super::select_gates(vectors);
         }
     }
 
