@@ -14,7 +14,7 @@ use crate::clock::{self, Kind};
 use crate::cost::Model;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::figure::{Figures, Repeat, per_operation};
+use crate::figure::{Figures, Repeat, Timing, per_operation};
 use crate::guest::{self, Ended, LogSink, NoLog};
 use crate::html::{self, Extras};
 use crate::image::Image;
@@ -120,11 +120,15 @@ pub(crate) struct Args {
 }
 
 /// What is booted, and how.
-struct Plan {
-    machine: Machine,
-    limit: Duration,
-    verbose: bool,
-    logged_rounds: u32,
+pub(crate) struct Plan {
+    /// The machine of timed runs.
+    pub(crate) machine: Machine,
+    /// How long one boot may take.
+    pub(crate) limit: Duration,
+    /// Whether everything is shown.
+    pub(crate) verbose: bool,
+    /// Rounds of the run that is logged.
+    pub(crate) logged_rounds: u32,
 }
 
 impl Plan {
@@ -340,7 +344,7 @@ fn program(built: &Built) -> Result<&Path> {
 }
 
 /// The code that a stretch can run through, and the log's start and end.
-fn read_code(built: &Built) -> Result<(Code, Recorder)> {
+pub(crate) fn read_code(built: &Built) -> Result<(Code, Recorder)> {
     let kernel = Image::read(&built.kernel)?;
     let user = Image::read(program(built)?)?.with_code(LANDING_PAGE.0, &LANDING_PAGE.1);
     let only = |image: &Image, symbol: &str| match image.addresses_of(symbol)[..] {
@@ -356,7 +360,7 @@ fn read_code(built: &Built) -> Result<(Code, Recorder)> {
 }
 
 /// Boots with the log on and returns the figures of that run and its timed stretches.
-fn logged_run(
+pub(crate) fn logged_run(
     plan: &Plan,
     rows: &[&str],
     code: &Code,
@@ -396,26 +400,35 @@ fn list(plan: &Plan, row: &Row, code: &Code, recorder: Recorder) -> Result<()> {
     let progress = Progress::start(format!("logging {}", row.name));
     let (figures, stretches) = logged_run(plan, &[row.name], code, recorder, &progress)?;
     drop(progress);
-    let repeat = figures.rows.first().and_then(|(_, repeats)| repeats.first());
-    let round = repeat.and_then(|repeat| {
-        let steps = stretches.get(repeat.longer.0)?;
-        trace::last_round(steps, repeat.longer.1.rounds)
-    });
-    let (Some(repeat), Some(round)) = (repeat, round) else {
-        return Err(Error::Verdict {
-            what: format!("{} did not run in whole rounds", row.name),
-            remedy: figures.skipped.first().map_or_else(
-                || "see what it printed with --verbose".to_owned(),
-                |(_, reason)| format!("this machine skips it: {reason}"),
-            ),
-        });
-    };
+    let (round, timing) = round_of(row.name, &figures, &stretches)?;
     print!("{}", listing::text(round, code));
     println!(
         "{}: one round, {} operations and {} instructions around them",
-        row.name, repeat.longer.1.operations, repeat.longer.1.overhead
+        row.name, timing.operations, timing.overhead
     );
     Ok(())
+}
+
+/// One round of a row by the log, with what was printed of its stretch.
+pub(crate) fn round_of<'a>(
+    name: &str,
+    figures: &'a Figures,
+    stretches: &'a [trace::Stretch],
+) -> Result<(&'a [trace::Step], &'a Timing)> {
+    let found = figures.rows.iter().find(|(row, _)| row == name);
+    found
+        .and_then(|(_, repeats)| {
+            let (position, timing) = &repeats.first()?.longer;
+            let round = trace::last_round(stretches.get(*position)?, timing.rounds)?;
+            Some((round, timing))
+        })
+        .ok_or_else(|| Error::Verdict {
+            what: format!("{name} did not run in whole rounds"),
+            remedy: figures.skipped.iter().find(|(row, _)| row == name).map_or_else(
+                || "see what it printed with --verbose".to_owned(),
+                |(_, reason)| format!("this machine skips it: {reason}"),
+            ),
+        })
 }
 
 /// Cycles of each row on the host's CPU, where there is real virtualisation.
@@ -541,9 +554,7 @@ fn phases(
     code: &Code,
 ) -> Vec<(&'static str, phase::Phases)> {
     let of = |measured: &Measured| {
-        let (_, repeats) = logged.rows.iter().find(|(name, _)| name == measured.row.name)?;
-        let (position, timing) = &repeats.first()?.longer;
-        let round = trace::last_round(stretches.get(*position)?, timing.rounds)?;
+        let (round, timing) = round_of(measured.row.name, logged, stretches).ok()?;
         phase::of_round(round, code, measured.instructions, timing.operations)
     };
     let rows = report.rows.iter();

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 
 use crate::error::{Error, Result};
 
@@ -17,6 +17,25 @@ pub(crate) struct Image {
     symbols: Vec<(u64, u64, String)>,
     /// Symbols of the linker script: name and address.
     labels: Vec<(String, u64)>,
+    /// Statics by address: address, size, readable name.
+    statics: Vec<(u64, u64, String)>,
+    /// Sections in memory: where, and name.
+    sections: Vec<(Range<u64>, String)>,
+}
+
+/// The definitions of some kinds in a file, by address: address, size, readable name.
+fn definitions(file: &object::File<'_>, kinds: &[SymbolKind]) -> Vec<(u64, u64, String)> {
+    let mut found: Vec<_> = file
+        .symbols()
+        .filter(|symbol| symbol.is_definition() && kinds.contains(&symbol.kind()))
+        .filter_map(|symbol| {
+            let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
+            Some((symbol.address(), symbol.size(), name))
+        })
+        .filter(|(_, _, name)| !name.is_empty())
+        .collect();
+    found.sort_by(|a, b| (a.0, a.1, &a.2).cmp(&(b.0, b.1, &b.2)));
+    found
 }
 
 impl Image {
@@ -53,28 +72,28 @@ impl Image {
                 code.push((segment.address(), data.to_vec()));
             }
         }
-        let mut symbols: Vec<_> = file
-            .symbols()
-            .filter(|symbol| {
-                symbol.is_definition()
-                    && matches!(
-                        symbol.kind(),
-                        SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown
-                    )
+        let symbols = definitions(&file, &[SymbolKind::Text, SymbolKind::Label, SymbolKind::Unknown]);
+        let statics = definitions(&file, &[SymbolKind::Data]);
+        let sections = file
+            .sections()
+            .filter(|section| section.address() != 0)
+            .filter_map(|section| {
+                let range = section.address()..section.address() + section.size();
+                Some((range, section.name().ok()?.to_owned()))
             })
-            .filter_map(|symbol| {
-                let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
-                Some((symbol.address(), symbol.size(), name))
-            })
-            .filter(|(_, _, name)| !name.is_empty())
             .collect();
-        symbols.sort_by(|a, b| (a.0, a.1, &a.2).cmp(&(b.0, b.1, &b.2)));
         let labels = file
             .symbols()
             .filter(|symbol| symbol.kind() == SymbolKind::Unknown && symbol.size() == 0 && !symbol.is_undefined())
             .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address())))
             .collect();
-        Ok(Self { code, symbols, labels })
+        Ok(Self {
+            code,
+            symbols,
+            labels,
+            statics,
+            sections,
+        })
     }
 
     /// The image with a piece of code that is not in its file.
@@ -90,6 +109,8 @@ impl Image {
             code: vec![(start, bytes.to_vec())],
             symbols: Vec::new(),
             labels: Vec::new(),
+            statics: Vec::new(),
+            sections: Vec::new(),
         }
     }
 
@@ -102,6 +123,8 @@ impl Image {
             code: vec![(start, bytes.to_vec())],
             symbols: vec![(start, size, name.to_owned())],
             labels: vec![(first, start), (last, start + size)],
+            statics: Vec::new(),
+            sections: Vec::new(),
         }
     }
 
@@ -153,6 +176,27 @@ impl Image {
             .find(covers)
             .map(|(start, _, name)| (name.as_str(), address - start))
     }
+
+    /// What an address stands for, the same wherever the linker puts it: a function or a static with the distance from its
+    /// start, or else the section.
+    pub(crate) fn place(&self, address: u64) -> Option<String> {
+        let with_distance = |name: &str, distance: u64| match distance {
+            0 => name.to_owned(),
+            _ => format!("{name}+{distance:#x}"),
+        };
+        // A label without a size would cover everything behind it.
+        let in_code = self.bytes_at(address).and_then(|_| self.symbol_at(address));
+        if let Some((name, distance)) = in_code {
+            return Some(with_distance(name, distance));
+        }
+        let mut statics = self.statics.iter();
+        if let Some((start, _, name)) = statics.find(|(start, size, _)| (*start..start + size).contains(&address)) {
+            return Some(with_distance(name, address - start));
+        }
+        let mut sections = self.sections.iter();
+        let (_, name) = sections.find(|(range, _)| range.contains(&address))?;
+        Some(format!("somewhere in {name}"))
+    }
 }
 
 /// A path without `<…>` parts.
@@ -178,6 +222,8 @@ mod tests {
         Image {
             code: vec![(0x1000, vec![0x90, 0x0f, 0x05, 0xc3])],
             labels: Vec::new(),
+            statics: vec![(0x2008, 8, "kernel::TABLE".to_owned())],
+            sections: vec![(0x2000..0x2100, ".rodata".to_owned())],
             symbols: vec![
                 (0x1000, 3, "kernel::task::switch_to".to_owned()),
                 (0x1003, 0, "label".to_owned()),
@@ -200,6 +246,16 @@ mod tests {
         assert_eq!(image.symbol_at(0x1001), Some(("kernel::task::switch_to", 1)));
         assert_eq!(image.symbol_at(0x1003), Some(("label", 0)));
         assert_eq!(image.symbol_at(0x10), None);
+    }
+
+    #[test]
+    fn places_do_not_depend_on_addresses() {
+        let image = sample();
+        assert_eq!(image.place(0x1001).unwrap(), "kernel::task::switch_to+0x1");
+        assert_eq!(image.place(0x2008).unwrap(), "kernel::TABLE");
+        assert_eq!(image.place(0x200c).unwrap(), "kernel::TABLE+0x4");
+        assert_eq!(image.place(0x2010).unwrap(), "somewhere in .rodata");
+        assert_eq!(image.place(0x3000), None);
     }
 
     #[test]

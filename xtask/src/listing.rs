@@ -2,20 +2,58 @@
 
 use std::fmt::Write;
 
-use iced_x86::{Formatter, IntelFormatter};
+use iced_x86::{Formatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult};
 
+use crate::image::Image;
 use crate::trace::{Code, Step};
+
+/// Addresses as what they stand for.
+struct Places(Image);
+
+/// Lower numbers are no addresses of the kernel's, and may well be something else.
+const LOWEST_ADDRESS: u64 = 1 << 63;
+
+impl SymbolResolver for Places {
+    fn symbol(&mut self, _: &Instruction, _: u32, _: Option<u32>, address: u64, _: u32) -> Option<SymbolResult<'_>> {
+        let place = self.0.place(address).filter(|_| address >= LOWEST_ADDRESS)?;
+        Some(SymbolResult::with_string(address, place))
+    }
+}
+
+/// Intel's syntax as assemblers of our stubs take it.
+fn formatter(places: Option<Box<dyn SymbolResolver>>) -> IntelFormatter {
+    let mut formatter = IntelFormatter::with_options(places, None);
+    let options = formatter.options_mut();
+    options.set_branch_leading_zeros(false);
+    options.set_hex_prefix("0x");
+    options.set_hex_suffix("");
+    options.set_uppercase_hex(false);
+    options.set_space_after_operand_separator(true);
+    formatter
+}
+
+/// Writes what a round executes in ring 0, with nothing in it that depends on where the linker put something.
+pub(crate) fn lasting(steps: &[Step], code: &Code) -> String {
+    let mut formatter = formatter(Some(Box::new(Places(code.kernel.clone()))));
+    formatter.options_mut().set_show_branch_size(false);
+    let mut out = String::new();
+    for step in steps.iter().filter(|step| step.level != 3 && step.charged) {
+        let (function, offset) = code.kernel.symbol_at(step.pc).unwrap_or(("?", 0));
+        let mut words = String::new();
+        match code.decode(step) {
+            Some(instruction) => formatter.format(&instruction, &mut words),
+            None => words.push_str("(bytes unknown)"),
+        }
+        let _ = writeln!(out, "{function}+{offset:#x}  {words}");
+    }
+    out
+}
 
 /// Writes a round as text: a heading for each stretch in one function, then its instructions.
 ///
 /// The first column numbers what the instruction clock charges; a faulting instruction has none.
 pub(crate) fn text(steps: &[Step], code: &Code) -> String {
-    let mut formatter = IntelFormatter::new();
-    formatter.options_mut().set_branch_leading_zeros(false);
-    formatter.options_mut().set_hex_prefix("0x");
-    formatter.options_mut().set_hex_suffix("");
-    formatter.options_mut().set_uppercase_hex(false);
-    formatter.options_mut().set_space_after_operand_separator(true);
+    let mut formatter = formatter(None);
     let mut out = String::new();
     let mut number = 0_u32;
     let mut here = String::new();
@@ -54,8 +92,40 @@ pub(crate) fn text(steps: &[Step], code: &Code) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Image;
     use crate::trace::Vector;
+
+    /// A function that calls itself, at one address or another.
+    fn moved(start: u64) -> String {
+        let bytes = [0x90, 0xe8, 0xfa, 0xff, 0xff, 0xff, 0x48, 0x0f, 0x07];
+        let code = Code {
+            user: Image::from_code(0x40_0000, &[0x0f, 0x05]),
+            kernel: Image::of_function(start, &bytes, "kernel::f", ["first", "last"]),
+            switches: Vec::new(),
+        };
+        let step = |pc, level| Step {
+            pc,
+            level,
+            charged: true,
+            vector: None,
+        };
+        let steps = [
+            step(0x40_0000, 3),
+            step(start, 0),
+            step(start + 1, 0),
+            step(start + 6, 0),
+        ];
+        lasting(&steps, &code)
+    }
+
+    #[test]
+    fn a_lasting_listing_is_of_ring_0_and_names_no_address() {
+        let text = moved(0xffff_ffff_8010_0000);
+        assert_eq!(
+            text,
+            "kernel::f+0x0  nop\nkernel::f+0x1  call kernel::f\nkernel::f+0x6  sysretq\n"
+        );
+        assert_eq!(text, moved(0xffff_ffff_8020_0030));
+    }
 
     #[test]
     fn numbers_what_is_charged_and_names_what_was_delivered() {

@@ -16,6 +16,7 @@ mod cost;
 mod error;
 mod event;
 mod figure;
+mod golden;
 mod guest;
 mod host_test;
 mod house;

@@ -6,6 +6,7 @@ use crate::boot_test;
 use crate::browser_test;
 use crate::build::{self, Profile};
 use crate::error::{Error, Result};
+use crate::golden;
 use crate::guest::{self, NoLog};
 use crate::host_test;
 use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU, Qemu, shown};
@@ -42,6 +43,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|all", conflicts_with = "filter")]
     ablate: Option<String>,
 
+    /// Only this: keep the main rows' listings as this compiler and QEMU execute them
+    #[arg(long, conflicts_with = "ablate")]
+    bless: bool,
+
     #[command(flatten)]
     machine: machine::Options,
 
@@ -56,6 +61,7 @@ impl Args {
         Self {
             filter: None,
             ablate: None,
+            bless: false,
             machine,
             strict: true,
         }
@@ -156,10 +162,15 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
         are_usual,
         bochs,
     } = emulator;
-    setup.require(Need::TestImages)?;
     let built = build::build(workspace, setup, Profile::Release)?;
-    eprintln!("building test images");
     let mut counts = Counts::default();
+    let listings = golden::run(workspace, &built, &qemu, filter, args.bless, &args.machine)?;
+    if args.bless {
+        return Ok(listings);
+    }
+    counts.add(listings);
+    setup.require(Need::TestImages)?;
+    eprintln!("building test images");
     if filter.is_none_or(|filter| build::MINIMAL.contains(filter)) {
         for cpu in &models {
             let machine = Machine {
@@ -280,12 +291,15 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     workspace.writable()?;
     // What cannot be had or was named wrongly is said before the long work.
     let emulator = Emulator::find(&setup, &args.machine)?;
-    let mut counts = browser_test::run(args.filter.as_deref())?;
-    counts.add(host_test::run(
-        &workspace,
-        args.filter.as_deref(),
-        args.machine.verbose,
-    )?);
+    let mut counts = Counts::default();
+    if !args.bless {
+        counts.add(browser_test::run(args.filter.as_deref())?);
+        counts.add(host_test::run(
+            &workspace,
+            args.filter.as_deref(),
+            args.machine.verbose,
+        )?);
+    }
     counts.add(images(&workspace, &mut setup, emulator, args)?);
     if let Some(filter) = &args.filter
         && counts.total() == 0
