@@ -26,7 +26,7 @@ struct Peer {
     rows: &'static [(&'static str, &'static str)],
 }
 
-const PEERS: [Peer; 2] = [
+const PEERS: [Peer; 3] = [
     Peer {
         package: "peer-trapframe",
         shown: "trapframe 0.11.0, `run` in a loop",
@@ -34,6 +34,16 @@ const PEERS: [Peer; 2] = [
         rows: &[
             ("peer/trapframe/null", "syscall/null/full"),
             ("peer/trapframe/undefined", "exception/user"),
+        ],
+    },
+    Peer {
+        package: "peer-ax-cpu",
+        shown: "ax-cpu 0.10.3, `run_unchecked` in a loop",
+        nightly: false,
+        rows: &[
+            ("peer/ax-cpu/null", "syscall/null/full"),
+            ("peer/ax-cpu/int80", "syscall/null/int80"),
+            ("peer/ax-cpu/undefined", "exception/user"),
         ],
     },
     Peer {

@@ -1,7 +1,7 @@
 //! What every peer image needs: a PVH entry, a serial port, an end, and the loops that user mode runs.
 //!
 //! The first GiB is mapped where it is, open to user mode, so that user code can be part of the image. Interrupts
-//! stay off.
+//! stay off, or masked where a crate wants them on.
 #![no_std]
 
 use core::arch::{global_asm, naked_asm};
@@ -87,8 +87,14 @@ pub fn user_stack() -> usize {
 }
 
 fn out8(port: u16, value: u8) {
-    // SAFETY: only COM1's data register, which takes any byte, and the debug-exit device are written to.
+    // SAFETY: only COM1's data register, which takes any byte, and the masks of the interrupt controllers are written to.
     unsafe { core::arch::asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack)) }
+}
+
+/// Masks every line of the two interrupt controllers.
+pub fn mask_interrupt_controllers() {
+    out8(0x21, 0xff);
+    out8(0xa1, 0xff);
 }
 
 struct Serial;
@@ -156,6 +162,10 @@ rounds! {
 rounds! {
     /// A system call: overhead 3. Ends with INT3.
     system_calls: ["mov eax, 39", "syscall"] "int3"
+}
+rounds! {
+    /// A system call by INT 0x80: overhead 3. Ends with INT3.
+    legacy_calls: ["mov eax, 39", "int 0x80"] "int3"
 }
 rounds! {
     /// UD2, to be skipped: overhead 2. Ends with INT3.
