@@ -37,8 +37,12 @@ use crate::workspace::{Workspace, prepare_file, write_whole};
 const PROGRAM: &str = "bench";
 /// Its marks around each timed stretch.
 const MARKS: (&str, &str) = ("bench_mark_begin", "bench_mark_end");
-/// The kernel's context switch, by the end of its path.
-const SWITCH: &str = "switch::switch_stacks";
+/// The kernel's context switches, by the end of their paths.
+const SWITCHES: [&str; 3] = [
+    "switch::switch_stacks",
+    "legacy32::code::switch_by_wrmsr",
+    "legacy32::code::switch_by_trampoline",
+];
 /// Where the kernel puts a landing page into the program, and its code: `pop rcx`, `pop r11`, `ret 128`.
 const LANDING_PAGE: (u64, [u8; 6]) = (0x7fff_fbff_f000, [0x59, 0x41, 0x5b, 0xc2, 128, 0]);
 /// Most rounds of the logged run: each costs a line of log for every instruction.
@@ -355,18 +359,21 @@ pub(crate) fn read_code(built: &Built) -> Result<(Code, Recorder)> {
         }),
     };
     let recorder = Recorder::new(only(&user, MARKS.0)?, only(&user, MARKS.1)?);
-    let switches = vec![only(&kernel, SWITCH)?];
+    let mut switches = Vec::new();
+    for switch in SWITCHES {
+        switches.push(only(&kernel, switch)?);
+    }
     Ok((Code { kernel, user, switches }, recorder))
 }
 
-/// Boots with the log on and returns the figures of that run and its timed stretches.
+/// Boots with the log on and returns how that run ended, its figures and its timed stretches.
 pub(crate) fn logged_run(
     plan: &Plan,
     rows: &[&str],
     code: &Code,
     mut recorder: Recorder,
     progress: &Progress,
-) -> Result<(Figures, Vec<trace::Stretch>)> {
+) -> Result<(Ended, Figures, Vec<trace::Stretch>)> {
     let machine = Machine {
         boot: Boot {
             append: command_line(PROGRAM, &Plan::arguments(plan.logged_rounds, 1, rows)),
@@ -375,7 +382,7 @@ pub(crate) fn logged_run(
         logged: code.kernel.code_ranges().chain(code.user.code_ranges()).collect(),
         ..plan.machine.clone()
     };
-    let (_, figures) = plan.boot(&machine, progress, &mut recorder)?;
+    let (ended, figures) = plan.boot(&machine, progress, &mut recorder)?;
     if recorder.overflowed {
         return Err(Error::Verdict {
             what: "a logged stretch is longer than the recorder keeps".to_owned(),
@@ -392,16 +399,17 @@ pub(crate) fn logged_run(
             remedy: "let the bench program print one line for each pass between its marks".to_owned(),
         });
     }
-    Ok((figures, recorder.stretches))
+    Ok((ended, figures, recorder.stretches))
 }
 
 /// `bench --listing ROW`.
-fn list(plan: &Plan, row: &Row, code: &Code, recorder: Recorder) -> Result<()> {
+fn list(plan: &Plan, row: &Row, mut code: Code, recorder: Recorder) -> Result<()> {
     let progress = Progress::start(format!("logging {}", row.name));
-    let (figures, stretches) = logged_run(plan, &[row.name], code, recorder, &progress)?;
+    let (ended, figures, stretches) = logged_run(plan, &[row.name], &code, recorder, &progress)?;
+    code.read_generated(ended.lines.iter().map(String::as_str));
     drop(progress);
     let (round, timing) = round_of(row.name, &figures, &stretches)?;
-    print!("{}", listing::text(round, code));
+    print!("{}", listing::text(round, &code));
     println!(
         "{}: one round, {} operations and {} instructions around them",
         row.name, timing.operations, timing.overhead
@@ -695,7 +703,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .transpose()?;
     let costs = args.model.as_deref().map(Model::read).transpose()?;
     let built = build::build(&workspace, &mut setup, args.profile)?;
-    let (code, recorder) = read_code(&built)?;
+    let (mut code, recorder) = read_code(&built)?;
 
     // All rows are asked for by silence, so that the program itself says what there is.
     let names: Vec<&str> = if args.filter.is_some() {
@@ -733,7 +741,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         logged_rounds: args.rounds.min(MOST_LOGGED_ROUNDS),
     };
     if let (Some(_), [row]) = (&args.listing, &rows[..]) {
-        return list(&plan, row, &code, recorder);
+        return list(&plan, row, code, recorder);
     }
 
     let progress = Progress::start(format!("booting three times on TCG with -icount shift=0, CPU {cpu}"));
@@ -751,7 +759,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let Ok(logged) = logged else {
         unreachable!("the logged run does not panic");
     };
-    let (logged_figures, stretches) = logged?;
+    let (logged_end, logged_figures, stretches) = logged?;
+    code.read_generated(logged_end.lines.iter().map(String::as_str));
     drop(progress);
     if let Some(time) = ended.until_user {
         eprintln!("first user instruction after {:.2} s", time.as_secs_f64());
@@ -1002,6 +1011,7 @@ mod tests {
                 .map(|(pc, level)| trace::Step {
                     pc,
                     level,
+                    bits: 64,
                     charged: true,
                     vector: None,
                 })

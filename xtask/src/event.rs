@@ -1,6 +1,6 @@
 //! The events that an operation is made of, told from the bytes of each executed instruction.
 
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 /// Something that costs more on a real CPU than an instruction count shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +27,13 @@ pub(crate) enum Event {
     Interrupt,
     /// A call of the kernel's context switch.
     Switch,
+    /// A load of the stack pointer from memory: what an entry does that does not find it in an MSR, and most exits.
+    StackLoad,
 }
 
 impl Event {
     /// Every event, in the order of reports.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Iret,
         Self::Sysret,
         Self::Sysenter,
@@ -43,6 +45,7 @@ impl Event {
         Self::Fault,
         Self::Interrupt,
         Self::Switch,
+        Self::StackLoad,
     ];
 
     /// The name in reports and JSON.
@@ -59,6 +62,7 @@ impl Event {
             Self::Fault => "fault",
             Self::Interrupt => "interrupt",
             Self::Switch => "switch",
+            Self::StackLoad => "stack-load",
         }
     }
 }
@@ -79,9 +83,9 @@ impl Counts {
     }
 }
 
-/// Decodes the instruction at `address`; `None` when the bytes are no instruction.
-pub(crate) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {
-    let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+/// Decodes the instruction at `address` of a code segment of so many bits; `None` when the bytes are no instruction.
+pub(crate) fn decode(bytes: &[u8], address: u64, bits: u32) -> Option<Instruction> {
+    let mut decoder = Decoder::with_ip(bits, bytes, address, DecoderOptions::NONE);
     let instruction = decoder.decode();
     (!instruction.is_invalid()).then_some(instruction)
 }
@@ -104,6 +108,12 @@ pub(crate) fn of_instruction(instruction: &Instruction) -> Option<Event> {
         {
             Some(Event::Cr3)
         }
+        Mnemonic::Mov
+            if matches!(instruction.op0_register(), Register::RSP | Register::ESP)
+                && instruction.op1_kind() == OpKind::Memory =>
+        {
+            Some(Event::StackLoad)
+        }
         _ => None,
     }
 }
@@ -113,7 +123,7 @@ mod tests {
     use super::*;
 
     fn event(bytes: &[u8]) -> Option<Event> {
-        of_instruction(&decode(bytes, 0x1000).unwrap())
+        of_instruction(&decode(bytes, 0x1000, 64).unwrap())
     }
 
     #[test]
@@ -133,6 +143,7 @@ mod tests {
             (&[0x0f, 0x22, 0xd8], Event::Cr3),
             (&[0x41, 0x0f, 0x22, 0xd8], Event::Cr3),
             (&[0x0f, 0x01, 0xf8], Event::Swapgs),
+            (&[0x65, 0x48, 0x8b, 0x24, 0x25, 8, 0, 0, 0], Event::StackLoad),
         ];
         for (bytes, wanted) in table {
             assert_eq!(event(bytes), Some(*wanted), "{bytes:02x?}");
@@ -150,6 +161,8 @@ mod tests {
             &[0x9c],             // pushfq
             &[0xc3],             // ret
             &[0x89, 0xd8],       // mov eax, ebx
+            &[0x48, 0x89, 0xf4], // mov rsp, rsi
+            &[0x48, 0x89, 0x27], // mov [rdi], rsp
         ];
         for bytes in table {
             assert_eq!(event(bytes), None, "{bytes:02x?}");
@@ -157,10 +170,18 @@ mod tests {
     }
 
     #[test]
+    fn bytes_mean_what_their_segment_says() {
+        let load = |bits| decode(&[0x8b, 0x25, 4, 0x10, 0x30, 0], 0x1000, bits).unwrap();
+        assert_eq!(of_instruction(&load(32)), Some(Event::StackLoad));
+        assert_eq!(load(32).memory_displacement64(), 0x30_1004);
+        assert_eq!(load(64).memory_displacement64(), 0x30_200a);
+    }
+
+    #[test]
     fn bytes_that_are_no_instruction_give_nothing() {
-        assert!(decode(&[0x06], 0).is_none());
-        assert!(decode(&[], 0).is_none());
-        assert!(decode(&[0x48], 0).is_none());
+        assert!(decode(&[0x06], 0, 64).is_none());
+        assert!(decode(&[], 0, 64).is_none());
+        assert!(decode(&[0x48], 0, 64).is_none());
     }
 
     #[test]

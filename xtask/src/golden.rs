@@ -61,7 +61,7 @@ fn difference(kept: &str, executed: &str) -> Option<String> {
 
 /// The listings of these rows, by one boot.
 fn listings(built: &Built, qemu: &Qemu, rows: &[&str], options: &machine::Options) -> Result<Vec<String>> {
-    let (code, recorder) = bench::read_code(built)?;
+    let (mut code, recorder) = bench::read_code(built)?;
     let plan = Plan {
         machine: Machine {
             qemu: qemu.clone(),
@@ -81,7 +81,8 @@ fn listings(built: &Built, qemu: &Qemu, rows: &[&str], options: &machine::Option
         logged_rounds: ROUNDS,
     };
     let progress = Progress::start("logging the main rows");
-    let (figures, stretches) = bench::logged_run(&plan, rows, &code, recorder, &progress)?;
+    let (ended, figures, stretches) = bench::logged_run(&plan, rows, &code, recorder, &progress)?;
+    code.read_generated(ended.lines.iter().map(String::as_str));
     drop(progress);
     let listing = |row: &&str| {
         let (round, _) = bench::round_of(row, &figures, &stretches)?;

@@ -102,6 +102,12 @@ impl Image {
         self
     }
 
+    /// Puts code that was generated at run time in the place of what the file has there.
+    pub(crate) fn generate(&mut self, start: u64, bytes: &[u8]) {
+        // Pieces are searched in order.
+        self.code.insert(0, (start, bytes.to_vec()));
+    }
+
     /// An image of one piece of code, for tests of what reads images.
     #[cfg(test)]
     pub(crate) fn from_code(start: u64, bytes: &[u8]) -> Self {

@@ -105,6 +105,7 @@ mod tests {
         let step = |pc, level| Step {
             pc,
             level,
+            bits: 64,
             charged: true,
             vector: None,
         };
@@ -137,6 +138,7 @@ mod tests {
         let step = |pc, level, charged, vector| Step {
             pc,
             level,
+            bits: 64,
             charged,
             vector,
         };

@@ -126,6 +126,7 @@ mod tests {
         let step = |pc, level| Step {
             pc,
             level,
+            bits: 64,
             charged: true,
             vector: None,
         };

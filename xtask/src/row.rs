@@ -95,6 +95,60 @@ const fn ring(name: &'static str, linux: Option<Linux>, promise: &'static [(Even
     }
 }
 
+/// A call in protected mode.
+const fn protected_call(stack_loads: u32) -> [(Event, u32); 10] {
+    [
+        (Event::Sysenter, 1),
+        (Event::Sysexit, 1),
+        (Event::StackLoad, stack_loads),
+        (Event::Wrmsr, 0),
+        (Event::Cr3, 0),
+        (Event::Sysret, 0),
+        (Event::Iret, 0),
+        (Event::Fault, 0),
+        (Event::Interrupt, 0),
+        (Event::Switch, 0),
+    ]
+}
+
+/// SYSENTER finds the stack in its register.
+const PROTECTED_DIRECT: &[(Event, u32)] = &protected_call(0);
+/// The trampoline loads it.
+const PROTECTED_LOADED: &[(Event, u32)] = &protected_call(1);
+
+/// A hop of two tasks in protected mode.
+const fn protected_hop(wrmsrs: u32, stack_loads: u32) -> [(Event, u32); 10] {
+    [
+        (Event::Switch, 1),
+        (Event::Sysenter, 1),
+        (Event::Sysexit, 1),
+        (Event::Wrmsr, wrmsrs),
+        (Event::Cr3, 1),
+        (Event::StackLoad, stack_loads),
+        (Event::Sysret, 0),
+        (Event::Iret, 0),
+        (Event::Fault, 0),
+        (Event::Interrupt, 0),
+    ]
+}
+
+/// The switch writes two registers and loads the other task's ESP.
+const PROTECTED_BY_WRMSR: &[(Event, u32)] = &protected_hop(2, 1);
+/// Each entry loads ESP, and the switch the other task's.
+const PROTECTED_BY_TRAMPOLINE: &[(Event, u32)] = &protected_hop(0, 2);
+
+const fn legacy(name: &'static str, promise: &'static [(Event, u32)], target: Option<u32>, on_request: bool) -> Row {
+    Row {
+        name,
+        seed: Some("002"),
+        target,
+        linux: None,
+        promise,
+        maps_pages: false,
+        on_request,
+    }
+}
+
 /// Every row, in the order of the report.
 pub(crate) const ROWS: &[Row] = &[
     Row {
@@ -369,6 +423,14 @@ pub(crate) const ROWS: &[Row] = &[
     ring("switch/pipe/16p-64k/wrmsr", None, BY_WRMSR),
     ring("switch/pipe/16p-64k/trampoline", None, WITHOUT_WRMSR),
     ring("switch/pipe/16p-64k/tss", None, WITHOUT_WRMSR),
+    legacy("legacy32/sysenter/null/direct", PROTECTED_DIRECT, Some(8), false),
+    legacy("legacy32/sysenter/null/trampoline", PROTECTED_LOADED, Some(10), false),
+    legacy("legacy32/switch/wrmsr", PROTECTED_BY_WRMSR, None, false),
+    legacy("legacy32/switch/trampoline", PROTECTED_BY_TRAMPOLINE, None, false),
+    legacy("legacy32/switch/16k/wrmsr", PROTECTED_BY_WRMSR, None, true),
+    legacy("legacy32/switch/16k/trampoline", PROTECTED_BY_TRAMPOLINE, None, true),
+    legacy("legacy32/switch/64k/wrmsr", PROTECTED_BY_WRMSR, None, true),
+    legacy("legacy32/switch/64k/trampoline", PROTECTED_BY_TRAMPOLINE, None, true),
     Row {
         name: "wrmsr/sysenter-esp",
         seed: Some("002"),

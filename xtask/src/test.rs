@@ -26,7 +26,16 @@ pub(crate) fn counts_instructions(image: &str) -> bool {
 /// sweeps over them, and what they stand on. The rest is about the kernel's own calls.
 fn boots_in_bochs(image: &str) -> bool {
     ["entry_", "sweep_"].iter().any(|start| image.starts_with(start))
-        || ["boot", "iret_fault", "memory", "nested", "should_panic"].contains(&image)
+        || [
+            "boot",
+            "iret_fault",
+            "legacy32",
+            "memory",
+            "nested",
+            "should_panic",
+            "sysenter",
+        ]
+        .contains(&image)
 }
 
 /// Arguments of `test`.

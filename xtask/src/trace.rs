@@ -18,8 +18,8 @@ const MOST_STEPS: usize = 20_000_000;
 /// What a line of the log says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// An instruction is about to run, at this privilege level.
-    Step { pc: u64, level: u8 },
+    /// An instruction is about to run, at this privilege level, in a code segment of 64 or 32 bits.
+    Step { pc: u64, level: u8, bits: u32 },
     /// The last instruction did not run.
     Undo,
     /// A hardware interrupt is about to be delivered.
@@ -39,11 +39,14 @@ fn step(line: &[u8]) -> Option<Entry> {
     let mut fields = line.get(open + 1..)?.split(|&byte| byte == b'/' || byte == b']');
     let _cs_base = fields.next()?;
     let pc = hexadecimal(fields.next()?)?;
-    // The two lowest bits of the translator's flags are the current privilege level.
-    let level = hexadecimal(fields.next()?)? & 3;
+    /// The translator's flag for 64-bit code.
+    const CODE_64: u64 = 1 << 15;
+    let flags = hexadecimal(fields.next()?)?;
+    // The two lowest bits are the current privilege level.
     Some(Entry::Step {
         pc,
-        level: u8::try_from(level).ok()?,
+        level: u8::try_from(flags & 3).ok()?,
+        bits: if flags & CODE_64 == 0 { 32 } else { 64 },
     })
 }
 
@@ -96,6 +99,8 @@ pub(crate) struct Step {
     pub(crate) pc: u64,
     /// Privilege level.
     pub(crate) level: u8,
+    /// Bits of its code segment: 64 or 32.
+    pub(crate) bits: u32,
     /// False for an instruction that faulted and will be redone.
     pub(crate) charged: bool,
     /// Vector that was delivered after it.
@@ -143,11 +148,11 @@ impl Recorder {
 
     fn take(&mut self, entry: Entry) {
         match entry {
-            Entry::Step { pc, level: 3 } if pc == self.begin => self.open = Some(Stretch::new()),
-            Entry::Step { pc, level: 3 } if pc == self.end => {
+            Entry::Step { pc, level: 3, .. } if pc == self.begin => self.open = Some(Stretch::new()),
+            Entry::Step { pc, level: 3, .. } if pc == self.end => {
                 self.stretches.extend(self.open.take());
             }
-            Entry::Step { pc, level } => {
+            Entry::Step { pc, level, bits } => {
                 if let Some(steps) = &mut self.open {
                     if steps.len() == MOST_STEPS {
                         self.overflowed = true;
@@ -157,6 +162,7 @@ impl Recorder {
                     steps.push(Step {
                         pc,
                         level,
+                        bits,
                         charged: true,
                         vector: None,
                     });
@@ -209,14 +215,33 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// The image that an instruction belongs to.
-    pub(crate) const fn image_of(&self, step: &Step) -> &Image {
-        if step.level == 3 { &self.user } else { &self.kernel }
+    /// The image that an instruction belongs to. 32-bit code of an experiment is the kernel's at every level.
+    pub(crate) fn image_of(&self, step: &Step) -> &Image {
+        if step.level == 3 && self.user.bytes_at(step.pc).is_some() {
+            &self.user
+        } else {
+            &self.kernel
+        }
+    }
+
+    /// Takes over the code that the kernel says it has generated: lines `[code] ADDRESS BYTE BYTE …`, in hexadecimal.
+    pub(crate) fn read_generated<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) {
+        for line in lines {
+            let Some(rest) = line.strip_prefix("[code] ") else {
+                continue;
+            };
+            let mut words = rest.split_ascii_whitespace();
+            let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+            let bytes: Option<Vec<u8>> = words.map(|word| u8::from_str_radix(word, 16).ok()).collect();
+            if let (Some(address), Some(bytes)) = (address, bytes) {
+                self.kernel.generate(address, &bytes);
+            }
+        }
     }
 
     /// Decodes the instruction of a step.
     pub(crate) fn decode(&self, step: &Step) -> Option<iced_x86::Instruction> {
-        event::decode(self.image_of(step).bytes_at(step.pc)?, step.pc)
+        event::decode(self.image_of(step).bytes_at(step.pc)?, step.pc, step.bits)
     }
 }
 
@@ -315,7 +340,16 @@ mod tests {
             parse(b"Trace 0: 0x7f5b5c0001c0 [0000000000000000/ffffffff80001234/0040c0b0/ff000201] entry"),
             Some(Entry::Step {
                 pc: 0xffff_ffff_8000_1234,
-                level: 0
+                level: 0,
+                bits: 64
+            })
+        );
+        assert_eq!(
+            parse(b"Trace 0: 0x7f5b5c0001c0 [0000000000000000/0000000000101234/000000b3/ff000201] task"),
+            Some(Entry::Step {
+                pc: 0x10_1234,
+                level: 3,
+                bits: 32
             })
         );
         assert_eq!(
@@ -438,6 +472,7 @@ mod tests {
             .map(|(pc, level)| Step {
                 pc,
                 level,
+                bits: 64,
                 charged: true,
                 vector: None,
             })
@@ -452,6 +487,23 @@ mod tests {
         assert_eq!(totals.events.get(Event::Sysret), 3);
         assert_eq!(totals.events.get(Event::Switch), 3);
         assert_eq!(totals.events.get(Event::Iret), 0);
+    }
+
+    #[test]
+    fn generated_code_takes_the_place_of_what_the_file_has() {
+        let mut code = code();
+        let load = Step {
+            pc: 0xffff_8003,
+            level: 0,
+            bits: 64,
+            charged: true,
+            vector: None,
+        };
+        assert_eq!(add_up(&[load], &code).unwrap().events.get(Event::StackLoad), 0);
+        code.read_generated(["[boot] 3", "[code] ffff8003 48 8b 25 fd 0f 00 00", "[code] nonsense"]);
+        assert_eq!(add_up(&[load], &code).unwrap().events.get(Event::StackLoad), 1);
+        // What lies before and behind it stays.
+        assert_eq!(add_up(&rounds(1)[1..2], &code).unwrap().events.get(Event::Swapgs), 1);
     }
 
     #[test]
