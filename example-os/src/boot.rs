@@ -198,6 +198,12 @@ pub fn info() -> &'static Info {
     &INFO
 }
 
+/// The value of CR3 for the tables of boot: the first GiB at 0, at the direct map and at the kernel's base, with all rights
+/// and not for user mode. They are part of the image.
+pub(crate) fn tables() -> u64 {
+    entry::tables()
+}
+
 unsafe extern "Rust" {
     /// The image's main function: that of the kernel, or of a test image.
     ///

@@ -16,6 +16,7 @@
 //! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset; bit 4: null calls | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
+//! | 14 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
@@ -40,6 +41,7 @@ use crate::boot;
 use crate::entry::sysenter::Way;
 use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
+use crate::legacy32;
 use crate::memory::{PAGE_SIZE, Placement, Protection, layout};
 use crate::process::{FaultExit, Process, current};
 use crate::syscall::{Answer, Errno};
@@ -162,6 +164,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         10 => select_sysenter(argument, irq)?,
         12 => return time_stack_register(argument, irq),
         13 => return time_base(argument & 1 != 0, argument >> 8, irq),
+        14 => return time_protected_mode(argument, irq),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -315,6 +318,27 @@ fn time_base(is_by_wrfsbase: bool, rounds: u64, _irq: &IrqOff) -> Result<u64, Er
     Ok(ticks)
 }
 
+/// Calls or switches by SYSENTER in 32-bit protected mode. Returns the ticks, changes of mode included.
+fn time_protected_mode(argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
+    let way = if argument & 1 == 0 {
+        legacy32::Way::WrmsrPerSwitch
+    } else {
+        legacy32::Way::ByTrampoline
+    };
+    let rounds = u32::try_from(argument >> 16).map_err(|_| Errno::EINVAL)?.max(1);
+    let blocks = (argument >> 8 & 0xff) as u32;
+    let workload = if argument & 2 == 0 {
+        legacy32::Workload::NullCall { rounds }
+    } else {
+        legacy32::Workload::Switch { rounds, blocks }
+    };
+    let seen = legacy32::run(way, workload, irq).map_err(|_| Errno::ENOSYS)?;
+    // What was timed is what was asked for.
+    let turns = if argument & 2 == 0 { 0 } else { rounds - 1 };
+    let is_done = seen.other_rounds == turns && seen.last_cs & 3 == 3;
+    if is_done { Ok(seen.ticks) } else { Err(Errno::EINVAL) }
+}
+
 /// What SYSCALL leads to with a set of stubs, in a process with this variant of the kernel's.
 fn stub_set_in(variant: Variant, number: u64) -> Result<SyscallEntry, Errno> {
     match (number, variant) {
@@ -400,7 +424,7 @@ fn simulate_interrupt_flag(is_toggled: bool, rounds: u64, _irq: &IrqOff) -> u64 
 }
 
 /// RDTSC.
-fn time_stamp() -> u64 {
+pub(crate) fn time_stamp() -> u64 {
     // SAFETY: the kernel may read the counter; every x86-64 CPU has it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

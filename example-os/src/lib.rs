@@ -8,6 +8,7 @@
 //! | [`entry`] | the kernel behind the entry stubs: tables, registers, what each event leads to |
 //! | [`process`] | processes, scheduler, context switch, pipes, signals |
 //! | [`syscall`], [`experiment`] | system calls; the control call of the benchmarks |
+//! | [`legacy32`] | an excursion to 32-bit protected mode, for SYSENTER as it was in 2003 |
 //! | [`device`] | serial line, local APIC, end of the run |
 //! | [`mod@panic`], [`harness`] | how a run ends badly; in-kernel tests |
 //!
@@ -21,6 +22,7 @@ pub mod elf;
 pub mod entry;
 pub mod experiment;
 pub mod harness;
+pub mod legacy32;
 pub mod lock;
 pub mod memory;
 pub mod panic;

@@ -79,6 +79,12 @@ global_asm!(
     pvh_entry = sym pvh_entry,
 );
 
+/// The value of CR3 for the boot tables, which stay where they are.
+#[unsafe(naked)]
+pub(super) extern "sysv64" fn tables() -> u64 {
+    naked_asm!("mov eax, offset boot_root", "ret")
+}
+
 /// Reached by: QEMU's `-kernel`. EBX: physical address of `hvm_start_info`.
 #[unsafe(naked)]
 #[unsafe(link_section = ".boot.text")]

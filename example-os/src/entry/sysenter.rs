@@ -23,6 +23,7 @@ use entry_sysenter::trampoline::{RipRelative, Trampoline64};
 use x86_64::registers::control::{Cr0, Cr0Flags};
 
 use super::{LAYOUT, PerCpu};
+use crate::{print, println};
 
 /// Size of the stack between SYSENTER and the load of the thread's.
 const STACK_BYTES: usize = 512;
@@ -183,6 +184,15 @@ unsafe extern "sysv64" fn sysenter_slot() -> ! {
     naked_asm!(".fill {bytes}, 1, 0xcc", bytes = const SLOT_BYTES)
 }
 
+/// Says which code was generated, for whoever disassembles a log of this run.
+pub(crate) fn announce(address: u64, code: &[u8]) {
+    print!("[code] {address:x}");
+    for byte in code {
+        print!(" {byte:02x}");
+    }
+    println!("");
+}
+
 /// Generates the trampoline of this CPU and puts it into its slot.
 fn trampoline(field: u64, entry: EntryAddress<Ready>) -> Trampoline64<RipRelative> {
     const { assert!(Trampoline64::<RipRelative>::SIZE <= SLOT_BYTES, "the trampoline fits") };
@@ -195,6 +205,7 @@ fn trampoline(field: u64, entry: EntryAddress<Ready>) -> Trampoline64<RipRelativ
     let slot = core::ptr::with_exposed_provenance_mut::<u8>(place);
     let code = Trampoline64::<RipRelative>::new(place as u64, field, entry, Width::Bits48);
     let code = code.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
+    announce(code.address(), code.bytes());
     let protected = Cr0::read();
     // SAFETY: the kernel's own pages can be written for a moment, with interrupts off; nothing here writes but the line below.
     // Both writes of CR0 serialise, so the CPU fetches what was written.

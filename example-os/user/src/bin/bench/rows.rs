@@ -225,6 +225,40 @@ pub(crate) const ROWS: &[Row] = &[
     ring_row("switch/pipe/16p-64k/tss", 16, 64, |bench, row| {
         ring(bench, row, control::SYSENTER_TSS, 16, 64)
     }),
+    legacy_row("legacy32/sysenter/null/direct", 0, |bench, row| {
+        protected_mode(bench, row, 0, 0)
+    }),
+    legacy_row("legacy32/sysenter/null/trampoline", 0, |bench, row| {
+        protected_mode(bench, row, control::PROTECTED_TRAMPOLINE, 0)
+    }),
+    legacy_switch_row("legacy32/switch/wrmsr", 0, |bench, row| {
+        protected_mode(bench, row, control::PROTECTED_SWITCH, 0)
+    }),
+    legacy_switch_row("legacy32/switch/trampoline", 0, |bench, row| {
+        protected_mode(bench, row, control::PROTECTED_SWITCH | control::PROTECTED_TRAMPOLINE, 0)
+    }),
+    legacy_switch_row("legacy32/switch/16k/wrmsr", 16, |bench, row| {
+        protected_mode(bench, row, control::PROTECTED_SWITCH, 16)
+    }),
+    legacy_switch_row("legacy32/switch/16k/trampoline", 16, |bench, row| {
+        protected_mode(
+            bench,
+            row,
+            control::PROTECTED_SWITCH | control::PROTECTED_TRAMPOLINE,
+            16,
+        )
+    }),
+    legacy_switch_row("legacy32/switch/64k/wrmsr", 64, |bench, row| {
+        protected_mode(bench, row, control::PROTECTED_SWITCH, 64)
+    }),
+    legacy_switch_row("legacy32/switch/64k/trampoline", 64, |bench, row| {
+        protected_mode(
+            bench,
+            row,
+            control::PROTECTED_SWITCH | control::PROTECTED_TRAMPOLINE,
+            64,
+        )
+    }),
     Row {
         name: "wrmsr/sysenter-esp",
         // DEC and JNZ.
@@ -339,6 +373,27 @@ const fn ring_row(name: &'static str, processes: u64, kib: usize, run: fn(&Bench
         overhead: 10 + memory + (processes - 1) * (9 + memory),
         operations: processes,
         run,
+    }
+}
+
+/// The row of null calls in protected mode.
+const fn legacy_row(name: &'static str, kib: usize, run: fn(&Bench, &Row) -> Result<(), Problem>) -> Row {
+    Row {
+        name,
+        // DEC, JNZ, 4 around the memory.
+        overhead: 6 + blocks(kib) as u64 * loops::RING_BLOCK_INSTRUCTIONS,
+        operations: 1,
+        run,
+    }
+}
+
+/// The row of two tasks in protected mode, each of which has such a round.
+const fn legacy_switch_row(name: &'static str, kib: usize, run: fn(&Bench, &Row) -> Result<(), Problem>) -> Row {
+    let one = legacy_row(name, kib, run);
+    Row {
+        overhead: 2 * one.overhead,
+        operations: 2,
+        ..one
     }
 }
 
@@ -917,6 +972,34 @@ fn write_stack_register(bench: &Bench, row: &Row) -> Result<(), Problem> {
             let ticks = done("write the register", ticks)? as u64;
             Ok(Timed { ticks, last: 0 })
         })
+    })
+}
+
+/// The kernel's excursion to protected mode.
+fn protected_mode(bench: &Bench, row: &Row, what: usize, kib: usize) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let run = |rounds: u64| {
+        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+        unsafe { control(control::PROTECTED_MODE, what | blocks(kib) << 8 | rounds << 16) }
+    };
+    match run(2) {
+        Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no SYSENTER in protected mode")),
+        first => done("go to protected mode", first)?,
+    };
+    // A turn with memory is long: fewer do.
+    let rounds = if kib == 0 {
+        bench.rounds
+    } else {
+        (bench.rounds / 64).max(1)
+    };
+    bench.measure_from(row, rounds, 0, |rounds| {
+        // The kernel reads the clock itself; the marks are for a logged run.
+        loops::bench_mark_begin();
+        let ticks = run(rounds);
+        loops::bench_mark_end();
+        let ticks = done("go to protected mode", ticks)? as u64;
+        Ok(Timed { ticks, last: 0 })
     })
 }
 
