@@ -251,25 +251,35 @@ impl Error for InstallError {}
 
 /// Proof that the system-call registers of this CPU were written and read back.
 ///
-/// Entering user mode for the first time on a CPU demands one. It stays on its CPU: it is neither `Copy` nor `Send`.
+/// The one way to user mode that no entry came before, [`return_to_user`](crate::stub::return_to_user), demands one. It
+/// stays on its CPU, as the registers do: it is neither `Copy` nor `Send`, so a kernel keeps it with what belongs to the CPU.
 ///
 /// ```
-/// use entry_core::plan::Installed;
-/// fn first_entry(installed: Installed) {
-///     let token = installed;
-///     drop(token);
+/// # use entry_core::plan::Installed;
+/// # use entry_core::{IrqOff, TrapFrame};
+/// # use entry_core::stub::StubTable;
+/// fn first_entry(stubs: &StubTable, frame: &mut TrapFrame, irq: IrqOff, installed: &Installed) {
+///     // SAFETY: this function is not called.
+///     unsafe { (stubs.return_to_user)(frame, irq, installed) }
 /// }
 /// ```
 ///
-/// One token for two entries does not compile:
+/// A kernel that never installed anything has nothing to pass:
 ///
-/// ```compile_fail,E0382
-/// use entry_core::plan::Installed;
-/// fn first_entry(installed: Installed) {
-///     let token = installed;
-///     drop(token);
-///     drop(installed);
+/// ```compile_fail,E0057
+/// # use entry_core::plan::Installed;
+/// # use entry_core::{IrqOff, TrapFrame};
+/// # use entry_core::stub::StubTable;
+/// fn first_entry(stubs: &StubTable, frame: &mut TrapFrame, irq: IrqOff) {
+///     // SAFETY: this function is not called.
+///     unsafe { (stubs.return_to_user)(frame, irq) }
 /// }
+/// ```
+///
+/// and can't make one:
+///
+/// ```compile_fail,E0423
+/// let installed = entry_core::plan::Installed(core::marker::PhantomData);
 /// ```
 #[derive(Debug)]
 #[must_use = "entering user mode demands it"]

@@ -36,6 +36,7 @@ use crate::guard::guard;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
 use crate::percpu::PerCpuHeader;
+use crate::plan::Installed;
 use crate::windows;
 
 /// Pushes RCX down to R15 below the kind word, and zeroes what a user could steer speculation with.
@@ -536,8 +537,9 @@ unsafe extern "sysv64" fn nested_paranoid<K: Kernel>(frame: *mut TrapFrame) -> !
 ///
 /// 1. `frame` lies at the top of the current thread's kernel stack, above everything that is live on it, and nothing
 ///    else refers to it.
-/// 2. GS base is the kernel's and the CPU is set up as [`Kernel`] demands.
-pub unsafe fn return_to_user<K: Kernel, O: Options>(frame: *mut TrapFrame, irq: IrqOff) -> ! {
+/// 2. GS base is the kernel's and the CPU is set up as [`Kernel`] demands; that its system-call registers are, `_installed`
+///    proves: a token of this CPU, for `K` or for a kernel with the same layout.
+pub unsafe fn return_to_user<K: Kernel, O: Options>(frame: *mut TrapFrame, irq: IrqOff, _installed: &Installed) -> ! {
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     let leave = finish_slow::<K>(words, irq);
@@ -554,6 +556,9 @@ pub unsafe fn return_to_user<K: Kernel, O: Options>(frame: *mut TrapFrame, irq: 
         );
     }
 }
+
+/// [`return_to_user`] of some kernel, for some options.
+pub type ReturnToUser = unsafe fn(frame: *mut TrapFrame, irq: IrqOff, installed: &Installed) -> !;
 
 /// The addresses that a CPU is set up with: what goes into LSTAR and the IDT for one set of options.
 ///
@@ -573,7 +578,7 @@ pub struct StubTable {
     /// The first of 256 slots of [`SLOT_BYTES`] bytes, for the IDT.
     pub vectors: u64,
     /// [`return_to_user`] for the same options.
-    pub return_to_user: unsafe fn(*mut TrapFrame, IrqOff) -> !,
+    pub return_to_user: ReturnToUser,
     /// What the CPU must have for them.
     pub requirements: Requirements,
 }

@@ -10,9 +10,10 @@ use std::convert::Infallible;
 
 use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, Options, WithSmap};
+use entry_core::plan::Installed;
 use entry_core::stub::{
-    LeanKernel, LeanResult, NoStubSet, Requirements, SLOT_BYTES, StubTable, syscall_compat_entry, syscall_entry,
-    syscall_entry_lean, vector_stubs,
+    LeanKernel, LeanResult, NoStubSet, Requirements, SLOT_BYTES, StubTable, return_to_user, syscall_compat_entry,
+    syscall_entry, syscall_entry_lean, vector_stubs,
 };
 use entry_core::windows::{self, flags};
 use entry_core::{
@@ -183,6 +184,13 @@ fn is_from_user(path: &Path) -> bool {
 
 fn first_of(path: &[Instruction], mnemonic: Mnemonic) -> Option<usize> {
     first(path, |instruction| instruction.mnemonic() == mnemonic)
+}
+
+#[test]
+fn the_first_way_to_user_mode_demands_the_token_of_an_installation() {
+    fn demands_a_token(_: unsafe fn(*mut TrapFrame, IrqOff, &Installed) -> !) {}
+    demands_a_token(StubTable::of::<TestKernel, Baseline>().return_to_user);
+    demands_a_token(return_to_user::<TestKernel, Everything>);
 }
 
 #[test]

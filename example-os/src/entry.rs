@@ -21,19 +21,17 @@ use entry_core::irqs_on::InterruptsOnEntry;
 use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::msr::{Cpu, Cstar, Fmask, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::percpu::{EntryStack, IstStack};
-use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
+use entry_core::plan::{EntryPoints, SyscallPlan};
 use entry_core::rflags::FlagMask;
 use entry_core::stub::{
-    self, IrqsOnKernel, IrqsOnStubs, LeanKernel, StubTable, syscall_entry, syscall_entry_lean, syscall_floor,
+    self, IrqsOnKernel, IrqsOnStubs, LeanKernel, ReturnToUser, StubTable, syscall_entry, syscall_entry_lean,
+    syscall_floor,
 };
 use entry_core::tss::TaskStateSegment;
-use entry_core::vector::{Idt, Ist, SLOT_BYTES, Vector};
+use entry_core::vector::{Idt, Ist, Vector};
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::{RuleSet, Rules, SysretOrIret};
-use x86_64::VirtAddr;
-use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
-use x86_64::instructions::tables;
-use x86_64::structures::DescriptorTablePointer;
+use x86_64::instructions::segmentation::{FS, GS, Segment};
 use x86_64::structures::gdt::SegmentSelector;
 
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
@@ -514,8 +512,22 @@ unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
     let leave = variant::return_of(current().context().variant());
-    // SAFETY: 1. condition 1. 2. The scheduler runs with kernel GS, on a CPU that `install` has set up.
-    unsafe { leave(frame, irq) }
+    // SAFETY: 1. condition 1. 2. The scheduler runs with kernel GS.
+    unsafe { leave_by(leave, frame, irq) }
+}
+
+/// Goes to user mode by a set of stubs.
+///
+/// # Safety
+///
+/// 1. `frame` is the frame at the top of the current process's kernel stack, and whatever is live below it may be lost.
+/// 2. GS base is the kernel's.
+unsafe fn leave_by(leave: ReturnToUser, frame: *mut TrapFrame, irq: IrqOff) -> ! {
+    let cpu = core::ptr::from_ref(PerCpu::current(&irq));
+    // SAFETY: per-CPU structures are statics, and the thread stays on this CPU, since interrupts stay off.
+    let installed = unsafe { &*cpu }.installed();
+    // SAFETY: 1. condition 1. 2. Condition 2; `install` has set the CPU up for all kernels here, with one layout.
+    unsafe { leave(frame, irq, installed) }
 }
 
 /// Sets this CPU up: GDT, TSS with its stacks, IDT, GS base, and the registers of the system-call instructions. Interrupts
@@ -542,7 +554,7 @@ pub fn install() -> IrqOff {
     // SAFETY: 1. they were just filled. 2. Boot runs at CPL 0, and TR is loaded. 3. Interrupts are off, and SYSCALL is.
     unsafe { load_gates(&GATES) };
     set_bases(cpu);
-    let _installed = set_registers(cpu);
+    set_registers(cpu);
     // SAFETY: boot hands over with interrupts off, and nothing above turns them on.
     let irq = unsafe { IrqOff::assume() };
     // A CPU without SYSENTER in long mode does without.
@@ -568,33 +580,19 @@ fn give_stacks(task_state: &mut TaskStateSegment) {
 unsafe fn load_segments(task_state: &'static TaskStateSegment) {
     let table = SegmentLayout::natural_gdt(task_state.base(), TaskStateSegment::LIMIT);
     // SAFETY: condition 1.
-    let gdt = unsafe { GDT.fill(|gdt| *gdt = table) };
-    let pointer = DescriptorTablePointer {
-        limit: LAYOUT.gdt_limit(),
-        base: VirtAddr::from_ptr(gdt),
-    };
-    // SAFETY: the table is static and holds what `LAYOUT` says.
-    unsafe { tables::lgdt(&pointer) };
-    // SAFETY: the selector is that of a 64-bit code segment of DPL 0 in the table just loaded.
-    unsafe { CS::set_reg(LAYOUT.kernel_code().into()) };
-    // SAFETY: the selector is that of a writable data segment of DPL 0.
-    unsafe { SS::set_reg(LAYOUT.kernel_data().into()) };
-    // SAFETY: 64-bit mode does not use DS; null is what IRET leaves there.
-    unsafe { DS::set_reg(SegmentSelector::NULL) };
-    // SAFETY: as DS.
-    unsafe { ES::set_reg(SegmentSelector::NULL) };
+    let _filled = unsafe { GDT.fill(|gdt| *gdt = table) };
+    // SAFETY: 1. condition 2. 2. The table is static, this CPU's alone, and mapped in all tables. 3. It was made for `LAYOUT`.
+    unsafe { LAYOUT.load(GDT.0.get()) };
     // SAFETY: the kernel does not use FS.
     unsafe { FS::set_reg(SegmentSelector::NULL) };
     // SAFETY: nothing uses GS before `set_bases`.
     unsafe { GS::set_reg(SegmentSelector::NULL) };
-    // SAFETY: the descriptor is that of an available TSS, which is static.
-    unsafe { tables::load_tss(LAYOUT.tss().into()) };
 }
 
 /// The table for the stubs whose first slot is at `stubs`.
 fn vectors(stubs: u64) -> Idt {
     let mut table = Idt::new(stubs, &LAYOUT).unwrap_or_else(|error| panic!("IDT: {error}"));
-    let int80 = stubs + u64::from(Vector::INT80.0) * SLOT_BYTES;
+    let int80 = table.gate(Vector::INT80).handler();
     table
         .set_system_call(Vector::INT80, int80)
         .unwrap_or_else(|error| panic!("IDT: {error}"));
@@ -671,7 +669,7 @@ fn set_bases(cpu: &'static PerCpu) {
     unsafe { FsBase::from_bits(0).write(&mut Cpu) };
 }
 
-fn set_registers(cpu: &'static PerCpu) -> Installed {
+fn set_registers(cpu: &'static PerCpu) {
     let stubs = stubs::<OsKernel>();
     let entries = EntryPoints {
         syscall: Some(stubs.syscall),
@@ -689,8 +687,7 @@ fn set_registers(cpu: &'static PerCpu) -> Installed {
     // SAFETY: 1. `install` runs at CPL 0, the features are this CPU's. 2. Both stubs are made for `LAYOUT` and the
     // required mask, and are kernel code. 3. `load_segments` loaded the natural GDT. 4. They are this CPU's registers.
     let installed = unsafe { plan.install(&mut Cpu) }.unwrap_or_else(|error| panic!("system-call registers: {error}"));
-    cpu.remember_syscall_entry(SyscallEntry::normal());
-    installed
+    cpu.remember_syscall_entry(SyscallEntry::normal(), installed);
 }
 
 /// Starts the periodic timer of this CPU.

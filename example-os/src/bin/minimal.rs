@@ -12,7 +12,7 @@ use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, WithSmap};
 use entry_core::msr::{Cpu, GsBase, Register};
 use entry_core::percpu::{IstStack, PerCpuHeader};
-use entry_core::plan::{EntryPoints, SyscallPlan};
+use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
 use entry_core::stub::StubTable;
 use entry_core::tss::TaskStateSegment;
@@ -110,7 +110,7 @@ static CPU: Static = Static(UnsafeCell::new(CpuArea {
 ///
 /// 1. CPL is 0 and interrupts are off.
 /// 2. `stack` is the top of a mapped stack that nothing else uses.
-unsafe fn set_up(area: &'static mut CpuArea, stack: u64) -> StubTable {
+unsafe fn set_up(area: &'static mut CpuArea, stack: u64) -> (StubTable, Installed) {
     let cpu = CpuFeatures::detect();
     let layout = Minimal::LAYOUT;
     let width = Width::Bits48;
@@ -147,8 +147,7 @@ unsafe fn set_up(area: &'static mut CpuArea, stack: u64) -> StubTable {
     let plan = plan.unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: condition 1; the features are this CPU's, the stubs are made for this layout and mask, the GDT is loaded.
     let installed = unsafe { plan.install(&mut Cpu) };
-    let _token = installed.unwrap_or_else(|error| panic!("{error}"));
-    stubs
+    (stubs, installed.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Says 42, makes a bad call, and exits with 0 if that was refused as it should be.
@@ -178,7 +177,7 @@ extern "Rust" fn kernel_main() -> ! {
     // SAFETY: this function runs once, and nothing else uses the static.
     let area = unsafe { &mut *CPU.0.get() };
     // SAFETY: 1. boot hands over so. 2. The stack is new, and lives as long as this function, which never returns.
-    let stubs = unsafe { set_up(area, stack.top()) };
+    let (stubs, installed) = unsafe { set_up(area, stack.top()) };
 
     let mut space = AddressSpace::new().unwrap_or_else(|error| panic!("{error}"));
     let executable = Protection::READ.union(Protection::EXECUTE);
@@ -199,5 +198,5 @@ extern "Rust" fn kernel_main() -> ! {
     // SAFETY: boot hands over with interrupts off.
     let irq = unsafe { IrqOff::assume() };
     // SAFETY: 1. the frame is at the top of the stack that was set up, and this runs on another. 2. `set_up`.
-    unsafe { (stubs.return_to_user)(top, irq) }
+    unsafe { (stubs.return_to_user)(top, irq, &installed) }
 }

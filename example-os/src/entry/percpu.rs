@@ -1,18 +1,19 @@
 //! What belongs to one CPU, reached through GS.
 
 use core::arch::asm;
-use core::cell::UnsafeCell;
+use core::cell::{OnceCell, UnsafeCell};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use context_tracking::{CpuWord, GsWord};
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
 use entry_core::percpu::SplitTables;
+use entry_core::plan::Installed;
 use entry_core::tss::TaskStateSegment;
 use entry_core::{IrqOff, Kernel, PerCpuHeader};
 use entry_sysenter::error::Unsupported;
 
-use super::sysenter::{Installed, TaskState, Way};
+use super::sysenter::{Installed as Sysenter, TaskState, Way};
 use super::{SyscallEntry, Vectors};
 use crate::process::Process;
 
@@ -39,12 +40,15 @@ pub struct PerCpu {
     /// Whether `sysenter` wants to be told of each switch.
     sysenter_follows: AtomicBool,
     /// `None` where the CPU has no SYSENTER.
-    sysenter: UnsafeCell<Option<Installed>>,
+    sysenter: UnsafeCell<Option<Sysenter>>,
+    /// That the system-call registers were written: `None` before.
+    installed: OnceCell<Installed>,
     task_state: TaskState,
 }
 
-// SAFETY: two fields are not `Sync` by themselves. The TSS is written by its own CPU alone, with interrupts off, as
-// `set_kernel_stack` demands; nobody else reads RSP0. `sysenter` is used in `with_sysenter` alone.
+// SAFETY: three fields are not `Sync` by themselves. The TSS is written by its own CPU alone, with interrupts off, as
+// `set_kernel_stack` demands; nobody else reads RSP0. `sysenter` is used in `with_sysenter` alone. `installed` is written once, before anybody else can
+// reach the structure.
 unsafe impl Sync for PerCpu {}
 
 const _: () = assert!(offset_of!(PerCpu, header) == 0, "GS base is the header's address");
@@ -73,6 +77,7 @@ impl PerCpu {
             nmis: AtomicU64::new(0),
             sysenter_follows: AtomicBool::new(false),
             sysenter: UnsafeCell::new(None),
+            installed: OnceCell::new(),
             task_state: TaskState::new(),
         }
     }
@@ -215,7 +220,7 @@ impl PerCpu {
 
     /// Gives `change` the SYSENTER of this CPU.
     #[inline(always)]
-    fn with_sysenter<R>(&self, _irq: &IrqOff, change: impl FnOnce(&mut Option<Installed>) -> R) -> R {
+    fn with_sysenter<R>(&self, _irq: &IrqOff, change: impl FnOnce(&mut Option<Sysenter>) -> R) -> R {
         // SAFETY: no reference outlives this call, none of the callers below calls this function again, and interrupts are
         // off, so nothing else on this CPU does; `self` is that of this CPU, since no other can be had.
         change(unsafe { &mut *self.sysenter.get() })
@@ -234,7 +239,7 @@ impl PerCpu {
                 old.set_enabled(false, irq);
             }
             *sysenter = None;
-            let installed = Installed::new::<K>(way, cpu, irq)?;
+            let installed = Sysenter::new::<K>(way, cpu, irq)?;
             self.sysenter_follows
                 .store(installed.follows_threads(), Ordering::Relaxed);
             *sysenter = Some(installed);
@@ -283,10 +288,21 @@ impl PerCpu {
         &self.tracking
     }
 
-    /// Notes what `IA32_LSTAR` holds.
-    pub(super) fn remember_syscall_entry(&self, entry: SyscallEntry) {
+    /// Notes what `IA32_LSTAR` holds, and that it does.
+    pub(super) fn remember_syscall_entry(&self, entry: SyscallEntry, installed: Installed) {
+        let _is_first = self.installed.set(installed);
         self.syscall_entry.store(entry.address(), Ordering::Relaxed);
         self.vectors.store(entry.vectors() as u8, Ordering::Relaxed);
+    }
+
+    /// Proof that the system-call registers of this CPU were written.
+    ///
+    /// # Panics
+    ///
+    /// If they were not.
+    pub(super) fn installed(&self) -> &Installed {
+        let installed = self.installed.get();
+        installed.unwrap_or_else(|| panic!("user mode on a CPU that was never set up"))
     }
 
     /// Whether the vectors are those that track.

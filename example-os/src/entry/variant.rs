@@ -9,10 +9,10 @@
 
 use context_tracking::{Ctx, Gs, IrqSaved, Kernel, Tracked};
 use entry_core::rflags::Rflags;
-use entry_core::stub::StubTable;
+use entry_core::stub::{ReturnToUser, StubTable};
 use entry_core::{IrqOff, NoTracking, TrapFrame};
 
-use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, split_stubs, stubs};
+use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, leave_by, split_stubs, stubs};
 use crate::process::current;
 
 /// Tracking by one locked addition to this CPU's word.
@@ -58,7 +58,7 @@ pub(crate) fn entry_of(variant: Variant) -> SyscallEntry {
 type Privileged = OsKernel<NoTracking, IoRules>;
 
 /// The way to user mode that goes with [`entry_of`], for the current process.
-pub(super) fn return_of(variant: Variant) -> unsafe fn(*mut TrapFrame, IrqOff) -> ! {
+pub(super) fn return_of(variant: Variant) -> ReturnToUser {
     let StubTable { return_to_user, .. } = match variant {
         Variant::Plain if current().context().is_split() => split_stubs::<OsKernel>(),
         Variant::Plain => stubs::<OsKernel>(),
@@ -97,7 +97,6 @@ pub(super) unsafe fn change(variant: Variant, frame: *mut TrapFrame, irq: IrqOff
         _ => Rflags::empty(),
     };
     words.set_rflags(words.rflags() & !Rflags::IO_PRIVILEGE_LEVEL.bits() | privilege.bits());
-    let leave = return_of(variant);
-    // SAFETY: 1. condition 1. 2. Handlers run with kernel GS, on a CPU that `install` has set up.
-    unsafe { leave(frame, irq) }
+    // SAFETY: 1. condition 1. 2. Handlers run with kernel GS.
+    unsafe { leave_by(return_of(variant), frame, irq) }
 }
