@@ -57,7 +57,7 @@ pub const BASE_BY_WRFSBASE: usize = 1;
 /// Operation: an excursion to 32-bit protected mode; returns the ticks of it. `ENOSYS` where the CPU has no SYSENTER there.
 ///
 /// The argument has the `PROTECTED_` bits, the blocks of memory shifted left by 8, and the rounds shifted left by 16.
-pub const PROTECTED_MODE: usize = 14;
+pub const PROTECTED_MODE: usize = 16;
 /// A trampoline loads the stack; else each switch writes the MSRs.
 pub const PROTECTED_TRAMPOLINE: usize = 1;
 /// Two tasks take turns; else one makes null calls.
