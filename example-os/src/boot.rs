@@ -16,7 +16,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::exit::{Outcome, finish};
-use crate::device::{apic, pic, serial};
+use crate::device::{apic, pic, screen, serial};
 use crate::memory::frame::{self, MAX_RANGES, Range};
 use crate::memory::layout::{KERNEL_BASE, LARGE_PAGE_SIZE, index};
 use crate::memory::{kernel, user};
@@ -99,6 +99,7 @@ struct Loaded {
     range_count: usize,
     memory_bytes: u64,
     module: Option<Range>,
+    has_text_screen: bool,
     command_line: [u8; COMMAND_LINE_ROOM],
     command_line_bytes: usize,
 }
@@ -110,6 +111,7 @@ impl Loaded {
             range_count: 0,
             memory_bytes: 0,
             module: None,
+            has_text_screen: false,
             command_line: [0; COMMAND_LINE_ROOM],
             command_line_bytes: 0,
         }
@@ -249,6 +251,10 @@ fn init(protocol: Protocol, information: u64) -> Result<(), BootError> {
         Protocol::Multiboot2 => unsafe { multiboot2::read(information, loaded) },
     })?;
     let loaded: &'static Loaded = &LOADED;
+    if loaded.has_text_screen {
+        // SAFETY: 1. the loader says so. 2. The boot tables show the first GiB there, and the kernel's all of RAM.
+        unsafe { screen::init() };
+    }
 
     let apic = apic::physical_base();
     let ram_end = add_free_ram(loaded);

@@ -9,7 +9,7 @@
 //! | [`process`] | processes, scheduler, context switch, pipes, signals |
 //! | [`syscall`], [`experiment`] | system calls; the control call of the benchmarks |
 //! | [`legacy32`] | an excursion to 32-bit protected mode, for SYSENTER as it was in 2003 |
-//! | [`device`] | serial line, local APIC, end of the run |
+//! | [`device`] | serial line, text screen, local APIC, end of the run |
 //! | [`mod@panic`], [`harness`] | how a run ends badly; in-kernel tests |
 //!
 //! System calls follow the Linux x86-64 ABI, so that one static ELF file runs here and on Linux.

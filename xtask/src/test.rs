@@ -32,6 +32,7 @@ fn boots_in_bochs(image: &str) -> bool {
             "legacy32",
             "memory",
             "nested",
+            "screen",
             "should_panic",
             "sysenter",
         ]

@@ -5,12 +5,14 @@
 //! *Multiboot2 Specification*, *Boot information format*.
 
 use super::{BootError, Loaded, boot_pointer};
+use crate::device::screen;
 use crate::memory::frame::Range;
 
 const TAG_END: u32 = 0;
 const TAG_COMMAND_LINE: u32 = 1;
 const TAG_MODULE: u32 = 3;
 const TAG_MEMORY_MAP: u32 = 6;
+const TAG_FRAMEBUFFER: u32 = 8;
 const RAM: u32 = 1;
 
 /// Bytes of a tag's type and size.
@@ -23,6 +25,29 @@ struct MemoryRange {
     bytes: u64,
     kind: u32,
     reserved: u32,
+}
+
+/// What a framebuffer tag holds behind its header.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Framebuffer {
+    address: u64,
+    pitch: u32,
+    width: u32,
+    height: u32,
+    bits_per_pixel: u8,
+    kind: u8,
+}
+
+impl Framebuffer {
+    /// Whether it is the text screen of a PC with VGA; with UEFI there is none.
+    const fn is_text_screen(self) -> bool {
+        const TEXT: u8 = 2;
+        self.kind == TEXT
+            && self.address == screen::ADDRESS
+            && self.width as usize == screen::COLUMNS
+            && self.height as usize == screen::ROWS
+    }
 }
 
 /// Copies what the tags at `address` say.
@@ -88,6 +113,11 @@ pub(super) unsafe fn read(address: u64, loaded: &mut Loaded) -> Result<(), BootE
                     }
                     record += step;
                 }
+            }
+            TAG_FRAMEBUFFER if bytes >= TAG_HEADER + size_of::<Framebuffer>() as u64 => {
+                // SAFETY: the record lies within the tag; every bit pattern is a value of the type.
+                let found = unsafe { boot_pointer::<Framebuffer>(tag + TAG_HEADER).read_unaligned() };
+                loaded.has_text_screen = found.is_text_screen();
             }
             _ => {}
         }

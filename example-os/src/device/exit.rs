@@ -4,7 +4,7 @@ use core::fmt;
 
 use x86_64::instructions::port::Port;
 
-use crate::device::serial;
+use crate::device::{screen, serial};
 use crate::println;
 
 /// QEMU's `isa-debug-exit`: QEMU ends with status `value << 1 | 1`.
@@ -56,7 +56,8 @@ impl fmt::Display for Outcome<'_> {
     }
 }
 
-/// Prints the `[exit]` line and ends the machine; on one that has neither port, halts.
+/// Prints the `[exit]` line and ends the machine. One that has neither port, a real one above all, is left to whoever
+/// reads its screen.
 pub fn finish(outcome: Outcome<'_>) -> ! {
     println!("[exit] {outcome}");
     serial::flush();
@@ -66,8 +67,10 @@ pub fn finish(outcome: Outcome<'_>) -> ! {
         // SAFETY: the port belongs to Bochs' power-off device, or to nothing.
         unsafe { Port::new(BOCHS_POWER_OFF).write(letter) };
     }
+    x86_64::instructions::interrupts::disable();
+    println!("[halt] this machine does not end by itself: switch it off, or reset it");
+    screen::show_all();
     loop {
-        x86_64::instructions::interrupts::disable();
         x86_64::instructions::hlt();
     }
 }

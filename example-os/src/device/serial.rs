@@ -6,8 +6,6 @@
 //!
 //! National Semiconductor *PC16550D* data sheet, *Registers*.
 
-use core::fmt;
-
 use x86_64::instructions::port::Port;
 
 const COM1: u16 = 0x3f8;
@@ -65,35 +63,4 @@ fn write_byte(byte: u8) {
     wait_for(TRANSMITTER_READY);
     // SAFETY: the transmitter holding register takes any byte.
     unsafe { Port::new(COM1).write(byte) };
-}
-
-/// The target of [`print!`](crate::print) and [`println!`](crate::println).
-#[derive(Debug)]
-struct Serial;
-
-impl fmt::Write for Serial {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        write(text.as_bytes());
-        Ok(())
-    }
-}
-
-/// Formats to the serial line.
-pub fn print(arguments: fmt::Arguments<'_>) {
-    // `Serial` never fails; an error can come from a `Display` alone, and there is nowhere to report it to.
-    let _ = fmt::Write::write_fmt(&mut Serial, arguments);
-}
-
-/// Prints to the serial line.
-#[macro_export]
-macro_rules! print {
-    ($($argument:tt)*) => { $crate::device::serial::print(::core::format_args!($($argument)*)) };
-}
-
-/// Prints to the serial line, with a final newline.
-#[macro_export]
-macro_rules! println {
-    ($($argument:tt)*) => {
-        $crate::device::serial::print(::core::format_args!("{}\n", ::core::format_args!($($argument)*)))
-    };
 }

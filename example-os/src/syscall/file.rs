@@ -3,7 +3,7 @@
 use entry_core::{IrqOff, IrqOn, TrapFrame};
 
 use super::{Errno, Outcome};
-use crate::device::serial;
+use crate::device::console;
 use crate::memory::layout::index;
 use crate::memory::user;
 use crate::process::current;
@@ -68,7 +68,7 @@ fn write_off(file: Result<File, Errno>, buffer: u64, length: u64, irq: &mut IrqO
     }
 }
 
-/// Copies to the serial line, in pieces.
+/// Copies to the console, in pieces.
 #[cold]
 #[inline(never)]
 fn write_console(buffer: u64, length: u64) -> Result<u64, Errno> {
@@ -80,7 +80,7 @@ fn write_console(buffer: u64, length: u64) -> Result<u64, Errno> {
         if user::copy_from_user(bytes, buffer.wrapping_add(done)).is_err() {
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }
-        serial::write(bytes);
+        console::write(bytes);
         done += step;
     }
     Ok(done)

@@ -1,6 +1,6 @@
 //! Measures what an entry into the kernel and the way back cost, row by row.
 //!
-//! `bench [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
+//! `bench [--table] [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
 //! mostly overhead; 4096 rounds and 3
 //! repeats by default. It first says which machine CPUID shows, and measures loops of known length in
 //! ring 3 and, on example-os, in ring 0:
@@ -20,26 +20,36 @@
 //! Each row does its operation once and checks the effect before it is timed. `[bench] error
 //! row=NAME ...` and exit status 1 say that it was not the expected one; `[bench] skip=NAME
 //! reason=...` that this kernel does not offer the row.
+//!
+//! With `--table`, it prints [a table](table) instead, for people.
 #![no_std]
 #![no_main]
 
 mod loops;
 mod rows;
+mod table;
 
 use user::{Args, println};
 
 use rows::{Bench, Problem, ROWS};
+use table::MOST_REPEATS;
 
 user::program!(main);
 
 fn main(args: Args) -> i32 {
     let (mut rounds, mut repeats, mut first_row) = (4096, 3, 1);
+    let mut with_table = false;
     loop {
         match args.get(first_row) {
+            Some("--table") => {
+                with_table = true;
+                first_row += 1;
+                continue;
+            }
             Some("--rounds") => rounds = args.number(first_row + 1, rounds),
             Some("--repeats") => repeats = args.number(first_row + 1, repeats),
             Some(option) if option.starts_with('-') => {
-                println!("bench: no option `{option}`; there are --rounds N and --repeats N");
+                println!("bench: no option `{option}`; there are --table, --rounds N and --repeats N");
                 return 2;
             }
             _ => break,
@@ -48,6 +58,10 @@ fn main(args: Args) -> i32 {
     }
     if rounds == 0 || repeats == 0 {
         println!("bench: rounds and repeats start at 1");
+        return 2;
+    }
+    if with_table && repeats > MOST_REPEATS {
+        println!("bench: a table keeps {MOST_REPEATS} repeats, not {repeats}");
         return 2;
     }
     let chosen = |row: &rows::Row| {
@@ -66,24 +80,30 @@ fn main(args: Args) -> i32 {
         }
     }
 
-    let bench = Bench::new(rounds as u64, repeats as u64);
-    Bench::identify();
-    bench.calibrate();
-    bench.calibrate_ring_0();
-    let mut status = 0;
+    let mut bench = Bench::new(rounds as u64, repeats as u64);
+    let hypervisor = Bench::identify();
+    if !with_table {
+        bench.calibrate();
+    } else if let Err(problem) = bench.start_table(hypervisor.name()) {
+        println!("bench: no table: {problem}");
+        return 2;
+    }
+    let mut failed = 0;
     for row in ROWS.iter().filter(|row| chosen(row)) {
         match (row.run)(&bench, row) {
             Ok(()) => {}
-            Err(Problem::Skip(reason)) => println!("[bench] skip={} reason={reason}", row.name),
-            Err(Problem::Failed(what, errno)) => {
-                println!("[bench] error row={} {what}: {errno:?}", row.name);
-                status = 1;
-            }
-            Err(Problem::Wrong { what, got, wanted }) => {
-                println!("[bench] error row={} {what}: got {got}, wanted {wanted}", row.name);
-                status = 1;
+            Err(Problem::Skip(reason)) => match bench.table() {
+                Some(table) => table.omit(row.name, reason),
+                None => println!("[bench] skip={} reason={reason}", row.name),
+            },
+            Err(problem) => {
+                println!("[bench] error row={} {problem}", row.name);
+                failed += 1;
             }
         }
     }
-    status
+    if let Some(table) = bench.table() {
+        table.end(failed);
+    }
+    i32::from(failed > 0)
 }

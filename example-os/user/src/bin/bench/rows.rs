@@ -5,21 +5,22 @@ use user::println;
 use user::sys::{self, Errno, PAGE_BYTES, PROT_READ};
 
 use crate::loops::{self, RingWork, Timed};
+use crate::table::{CALIBRATION, MOST_REPEATS, Table};
 
 /// Bytes that one page of page-table entries covers.
 const TABLE_BYTES: usize = 512 * PAGE_BYTES;
 
 /// Instructions of a round of the kernel's flag loop that are no flag instructions.
-const IRQFLAG_OVERHEAD: u64 = 22;
+pub(crate) const IRQFLAG_OVERHEAD: u64 = 22;
 
 /// One row of the report.
 pub(crate) struct Row {
     /// Its name in reports and comparisons.
     pub(crate) name: &'static str,
     /// Instructions of a round that are not the operation's.
-    overhead: u64,
+    pub(crate) overhead: u64,
     /// Operations in a round.
-    operations: u64,
+    pub(crate) operations: u64,
     /// Checks the operation once, then measures it.
     pub(crate) run: fn(&Bench, &Self) -> Result<(), Problem>,
 }
@@ -41,6 +42,32 @@ pub(crate) enum Problem {
     Failed(&'static str, Errno),
     /// The check before timing found something else.
     Wrong { what: &'static str, got: u64, wanted: u64 },
+}
+
+impl core::fmt::Display for Problem {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Skip(reason) => f.write_str(reason),
+            Self::Failed(what, errno) => write!(f, "{what}: {errno:?}"),
+            Self::Wrong { what, got, wanted } => write!(f, "{what}: got {got}, wanted {wanted}"),
+        }
+    }
+}
+
+/// What most rows need.
+const NO_CONTROL: Problem = Problem::Skip("this kernel has no control call");
+
+/// What runs the machine, by CPUID; nothing on a real one, and under an emulator that does not tell.
+pub(crate) struct Hypervisor([u8; 12]);
+
+impl Hypervisor {
+    /// Its name for itself.
+    pub(crate) fn name(&self) -> &str {
+        match shown(&self.0) {
+            "" => "none",
+            name => name,
+        }
+    }
 }
 
 /// All rows, in the order of the report.
@@ -406,6 +433,8 @@ pub(crate) struct Bench {
     rounds: u64,
     repeats: u64,
     example_os: bool,
+    /// Where figures go, when nobody is there to read lines.
+    table: Option<Table>,
 }
 
 impl Bench {
@@ -427,20 +456,46 @@ impl Bench {
             rounds,
             repeats,
             example_os,
+            table: None,
         }
     }
 
-    /// Measures a loop whose length is known, for whoever judges the clock.
+    /// Measures loops whose length is known, in ring 3 and in ring 0, for whoever judges the clock.
     pub(crate) fn calibrate(&self) {
         for rounds in [self.rounds, 2 * self.rounds] {
-            // SAFETY: 1. rounds start at 1.
-            let Timed { ticks, .. } = unsafe { loops::calibration(rounds, 0, 0, 0) };
-            println!("[bench] calibration rounds={rounds} ticks={ticks} loop=10");
+            let ticks = Self::time_ring_3(rounds);
+            println!("[bench] calibration rounds={rounds} ticks={ticks} loop={CALIBRATION}");
+        }
+        for rounds in [self.rounds, 2 * self.rounds] {
+            if let Some(ticks) = self.time_ring_0(rounds) {
+                println!("[bench] ring0 rounds={rounds} ticks={ticks} loop={IRQFLAG_OVERHEAD}");
+            }
         }
     }
 
-    /// Says which machine this is, by CPUID: what runs under it, and the name of the CPU.
-    pub(crate) fn identify() {
+    /// From here on rows are printed as a table, under a head that says what the clock is.
+    pub(crate) fn start_table(&mut self, hypervisor: &str) -> Result<(), Problem> {
+        let repeats = usize::try_from(self.repeats).map_or(MOST_REPEATS, |repeats| repeats.min(MOST_REPEATS));
+        let mut ring_3 = [[0; 2]; MOST_REPEATS];
+        let mut ring_0 = ring_3;
+        let (ring_3, ring_0) = (&mut ring_3[..repeats], &mut ring_0[..repeats]);
+        for (user, kernel) in ring_3.iter_mut().zip(ring_0.iter_mut()) {
+            for (at, rounds) in [self.rounds, 2 * self.rounds].into_iter().enumerate() {
+                user[at] = Self::time_ring_3(rounds);
+                kernel[at] = self.time_ring_0(rounds).ok_or(NO_CONTROL)?;
+            }
+        }
+        self.table = Some(Table::start(hypervisor, self.rounds, ring_3, ring_0));
+        Ok(())
+    }
+
+    /// The table, if there is one.
+    pub(crate) const fn table(&self) -> Option<&Table> {
+        self.table.as_ref()
+    }
+
+    /// Says which machine this is, by CPUID: what runs under it, and the name of the CPU. Returns the former.
+    pub(crate) fn identify() -> Hypervisor {
         use core::arch::x86_64::__cpuid;
         const FEATURES: u32 = 1;
         const UNDER_HYPERVISOR: u32 = 1 << 31;
@@ -464,21 +519,24 @@ impl Bench {
                 }
             }
         }
-        let (vendor, brand) = (shown(&vendor), shown(&brand));
-        let vendor = if vendor.is_empty() { "none" } else { vendor };
-        println!("[bench] machine hypervisor={vendor} cpu={brand}");
+        let hypervisor = Hypervisor(vendor);
+        println!("[bench] machine hypervisor={} cpu={}", hypervisor.name(), shown(&brand));
+        hypervisor
     }
 
-    /// Measures a loop of known length in ring 0, where a hypervisor may be far slower than here.
-    pub(crate) fn calibrate_ring_0(&self) {
+    /// Ticks of so many rounds of a loop in ring 3.
+    fn time_ring_3(rounds: u64) -> u64 {
+        // SAFETY: 1. rounds start at 1.
+        let Timed { ticks, .. } = unsafe { loops::calibration(rounds, 0, 0, 0) };
+        ticks
+    }
+
+    /// Ticks of so many rounds of a loop in ring 0, where a hypervisor may be far slower than in ring 3.
+    fn time_ring_0(&self, rounds: u64) -> Option<u64> {
         if !self.example_os {
-            return;
+            return None;
         }
-        for rounds in [self.rounds, 2 * self.rounds] {
-            if let Ok(ticks) = simulate_irqflag(control::UNTOUCHED, rounds) {
-                println!("[bench] ring0 rounds={rounds} ticks={ticks} loop={IRQFLAG_OVERHEAD}");
-            }
-        }
+        simulate_irqflag(control::UNTOUCHED, rounds).ok()
     }
 
     /// Prints two lines a repeat of what `timed` takes for as many rounds as it is given.
@@ -506,11 +564,31 @@ impl Bench {
             for rounds in [base, 2 * base] {
                 let Timed { ticks, last: got } = timed(rounds)?;
                 expect("result of the last round", got, last)?;
-                let (name, overhead, operations) = (row.name, row.overhead, row.operations);
-                println!("[bench] row={name} rounds={rounds} ticks={ticks} loop={overhead} ops={operations}");
+                self.report(row, rounds, ticks, 0);
             }
         }
+        self.finish_row(row, base);
         Ok(())
+    }
+
+    /// Hands a timed stretch on, with the instructions of waiting in it.
+    fn report(&self, row: &Row, rounds: u64, ticks: u64, idle: u64) {
+        if let Some(table) = &self.table {
+            return table.take(ticks, idle);
+        }
+        let (name, overhead, operations) = (row.name, row.overhead, row.operations);
+        let stretch = format_args!("row={name} rounds={rounds} ticks={ticks} loop={overhead} ops={operations}");
+        match idle {
+            0 => println!("[bench] {stretch}"),
+            _ => println!("[bench] {stretch} idle={idle}"),
+        }
+    }
+
+    /// Ends a row, whose stretches had `rounds` rounds and twice as many.
+    fn finish_row(&self, row: &Row, rounds: u64) {
+        if let Some(table) = &self.table {
+            table.print(row, rounds);
+        }
     }
 
     /// As [`Bench::measure`] for a loop that waits: the result of `timed` is how often it looked, `poll` instructions
@@ -524,23 +602,16 @@ impl Bench {
         for _ in 0..self.repeats {
             for rounds in [self.rounds, 2 * self.rounds] {
                 let Timed { ticks, last: polls } = timed(rounds)?;
-                let (name, overhead, operations) = (row.name, row.overhead, row.operations);
-                let idle = polls * poll;
-                println!(
-                    "[bench] row={name} rounds={rounds} ticks={ticks} loop={overhead} ops={operations} idle={idle}"
-                );
+                self.report(row, rounds, ticks, polls * poll);
             }
         }
+        self.finish_row(row, self.rounds);
         Ok(())
     }
 
     /// Refuses a row that needs the control call where there is none.
     const fn needs_control(&self) -> Result<(), Problem> {
-        if self.example_os {
-            Ok(())
-        } else {
-            Err(Problem::Skip("this kernel has no control call"))
-        }
+        if self.example_os { Ok(()) } else { Err(NO_CONTROL) }
     }
 }
 
@@ -642,6 +713,9 @@ fn interrupt(bench: &Bench, row: &Row) -> Result<(), Problem> {
     /// Time from one interrupt to the next: many times what one takes.
     const PERIOD: usize = 1000;
     bench.needs_control()?;
+    if bench.table.as_ref().is_some_and(|table| !table.counts_instructions()) {
+        return Err(Problem::Skip("waits; only instructions of waiting can be taken away"));
+    }
     let timer = |period| {
         // SAFETY: 1. and 3. neither the stub set nor the fault exit changes. 2. `needs_control`.
         done("set timer", unsafe { control(control::TIMER, period) }).map(drop)
