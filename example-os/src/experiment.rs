@@ -18,6 +18,7 @@
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
+//! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
@@ -27,10 +28,12 @@
 
 use core::arch::asm;
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use context_tracking::IrqSaved;
 use entry_core::msr::{Cpu, FsBase, Register, SysenterEsp};
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
+use entry_core::vector::Vector;
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysret::landing::LandingPage;
 use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
@@ -165,6 +168,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         12 => return time_stack_register(argument, irq),
         13 => return time_base(argument & 1 != 0, argument >> 8, irq),
         16 => return time_protected_mode(argument, irq),
+        17 => return time_breakpoints(argument & 0xff, argument >> 8, irq),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -337,6 +341,52 @@ fn time_protected_mode(argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
     let turns = if argument & 2 == 0 { 0 } else { rounds - 1 };
     let is_done = seen.other_rounds == turns && seen.last_cs & 3 == 3;
     if is_done { Ok(seen.ticks) } else { Err(Errno::EINVAL) }
+}
+
+/// Breakpoints that are still to come.
+static BREAKPOINTS_LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// The handler of a breakpoint that has the next one in it, if there is to be one.
+fn next_breakpoint(frame: &mut TrapFrame) -> bool {
+    if Vector(frame.vector()) != Vector::BREAKPOINT {
+        return false;
+    }
+    let left = BREAKPOINTS_LEFT.load(Ordering::Relaxed).saturating_sub(1);
+    BREAKPOINTS_LEFT.store(left, Ordering::Relaxed);
+    if left != 0 {
+        // SAFETY: this function is its handler, and goes on here.
+        unsafe { asm!("int3") };
+    }
+    true
+}
+
+/// `depth` breakpoints within each other, so many times. Returns the ticks that it took: a round is the breakpoints, MOV, DEC
+/// and JNZ.
+fn time_breakpoints(depth: u64, rounds: u64, _irq: &IrqOff) -> Result<u64, Errno> {
+    /// The frames of so many have room on a process's stack.
+    const DEEPEST: u64 = 8;
+    if !(1..=DEEPEST).contains(&depth) {
+        return Err(Errno::EINVAL);
+    }
+    let rounds = rounds.max(1);
+    entry::set_kernel_hook(Some(next_breakpoint));
+    let start = time_stamp();
+    // SAFETY: breakpoints of the kernel lead to the function above, which changes nothing here.
+    unsafe {
+        asm!(
+            "2:",
+            "mov dword ptr [rip + {left}], {depth:e}",
+            "int3",
+            "dec {rounds}",
+            "jnz 2b",
+            left = sym BREAKPOINTS_LEFT,
+            depth = in(reg) depth,
+            rounds = inout(reg) rounds => _,
+        );
+    }
+    let ticks = time_stamp() - start;
+    entry::set_kernel_hook(None);
+    Ok(ticks)
 }
 
 /// What SYSCALL leads to with a set of stubs, in a process with this variant of the kernel's.

@@ -15,6 +15,7 @@ use crate::cost::Model;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::figure::{Figures, Repeat, Timing, per_operation};
+use crate::growth::{self, Growth, Wanted};
 use crate::guest::{self, Ended, LogSink, NoLog};
 use crate::html::{self, Extras};
 use crate::image::Image;
@@ -23,7 +24,6 @@ use crate::listing;
 use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
 use crate::peer;
 use crate::phase;
-use crate::plot::Series;
 use crate::progress::Progress;
 use crate::ratio::Ratio;
 use crate::report::{Measured, Report};
@@ -51,8 +51,6 @@ const MOST_LOGGED_ROUNDS: u32 = 128;
 const LINUX_REPEATS: u32 = 9;
 /// Linux takes longer to boot.
 const LINUX_LIMIT: Duration = Duration::from_secs(300);
-/// Numbers of pages that are mapped in the longer stretch, for the report's series.
-const GROWTH: [u32; 6] = [32, 128, 512, 2048, 8192, 32768];
 /// No page costs more than so many instructions for its share of a page table.
 const PAGE_TABLE_SHARE: u32 = 3;
 
@@ -136,6 +134,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The kernel's command line that starts the bench program with these rows.
+    pub(crate) fn command_line(&self, rounds: u32, repeats: u32, rows: &[&str]) -> String {
+        command_line(PROGRAM, &Self::arguments(rounds, repeats, rows))
+    }
+
+    /// Boots, and reads figures that count instructions.
+    pub(crate) fn counted(&self, machine: &Machine, progress: &Progress) -> Result<Figures> {
+        let (_, figures) = self.boot(machine, progress, &mut NoLog)?;
+        instruction_clock(&figures)?;
+        Ok(figures)
+    }
+
     fn arguments(rounds: u32, repeats: u32, rows: &[&str]) -> Vec<String> {
         let mut words = vec![
             "--rounds".to_owned(),
@@ -570,72 +580,6 @@ fn phases(
         .collect()
 }
 
-/// Sizes of the mappings that a row is timed over: name and pages.
-const SIZES: [(&str, u32); 4] = [("16M", 4096), ("64M", 16384), ("256M", 65536), ("1G", 262_144)];
-/// How many of them are timed by default.
-const QUICK_SIZES: usize = 2;
-
-/// Prints each row that maps pages at several sizes, and fails those whose operation costs more in a larger mapping.
-fn sizes(plan: &Plan, report: &Report, is_full: bool) -> Result<Vec<String>> {
-    let count = if is_full { SIZES.len() } else { QUICK_SIZES };
-    let timed = SIZES.get(..count).unwrap_or(&SIZES);
-    let pages: Vec<u32> = timed.iter().map(|(_, pages)| *pages).collect();
-    let mut grown = Vec::new();
-    for series in growth(plan, report, &pages)? {
-        for ((size, _), (_, each)) in timed.iter().zip(&series.points) {
-            println!("{}@{size}: {each:.3} instructions", series.name);
-        }
-        if let Some(line) = html::slope(&series) {
-            println!("{line}");
-        }
-        if let (Some((_, first)), Some((_, last))) = (series.points.first(), series.points.last())
-            && *last > first + 1.0
-        {
-            grown.push(format!(
-                "{}: {last:.3} instructions in the largest mapping, {first:.3} in the smallest",
-                series.name
-            ));
-        }
-    }
-    Ok(grown)
-}
-
-/// Instructions of the rows that map a page in each round, over the number of pages.
-fn growth(plan: &Plan, report: &Report, sizes: &[u32]) -> Result<Vec<Series>> {
-    let mapping = report.rows.iter().map(|measured| measured.row);
-    let names: Vec<&str> = mapping.filter(|row| row.maps_pages).map(|row| row.name).collect();
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let progress = Progress::start("booting once for each number of pages");
-    let mut series: Vec<Series> = names
-        .iter()
-        .map(|&name| Series {
-            name: name.to_owned(),
-            points: Vec::new(),
-        })
-        .collect();
-    for &pages in sizes {
-        let machine = Machine {
-            boot: Boot {
-                append: command_line(PROGRAM, &Plan::arguments(pages / 2, 1, &names)),
-                ..plan.machine.boot.clone()
-            },
-            ..plan.machine.clone()
-        };
-        let (_, figures) = plan.boot(&machine, &progress, &mut NoLog)?;
-        instruction_clock(&figures)?;
-        for series in &mut series {
-            let found = figures.rows.iter().find(|(name, _)| *name == series.name);
-            let repeat = found.and_then(|(_, repeats)| repeats.first());
-            if let Some(each) = repeat.and_then(Repeat::ticks_per_operation) {
-                series.points.push((f64::from(pages), each.as_f64()));
-            }
-        }
-    }
-    Ok(series)
-}
-
 /// The microcode of the host's CPU, where the host says it.
 fn microcode() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -673,6 +617,23 @@ fn timed_runs(plan: &Plan, progress: &Progress) -> Result<Timed> {
         second,
         clock,
     })
+}
+
+/// Names in lines that fit the table.
+fn wrapped(names: &[&str]) -> String {
+    const WIDTH: usize = 100;
+    let (mut text, mut column) = (String::new(), 0);
+    for name in names {
+        if column > 0 && column + 2 + name.len() > WIDTH {
+            text.push('\n');
+            column = 0;
+        }
+        text.push_str("  ");
+        text.push_str(name);
+        column += 2 + name.len();
+    }
+    text.push('\n');
+    text
 }
 
 /// `cargo xtask bench`.
@@ -786,6 +747,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Vec::new()
         },
         linux: Vec::new(),
+        growth: Vec::new(),
     };
     if let Some(kernel) = &args.linux {
         report.linux = on_linux(&plan, &workspace, &built, kernel.as_deref(), args.filter.as_deref())?;
@@ -819,14 +781,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             problems.push(format!("{name}: no promise for this row in xtask/src/row.rs"));
         }
     }
+    let timed: Vec<&Row> = report.rows.iter().map(|measured| measured.row).collect();
+    let wanted = Wanted {
+        is_full: args.full,
+        is_plotted: args.html.is_some(),
+    };
+    report.growth = growth::measure(&plan, &timed, wanted)?;
     println!("{}", report.table());
     print!("{}", report.notes());
     if args.filter.is_none() {
         let left: Vec<&str> = ROWS.iter().filter(|row| row.on_request).map(|row| row.name).collect();
-        println!(
-            "left out, since only their cycles differ from those above, run with a filter: {}",
-            left.join(", ")
-        );
+        println!("left out, since only their cycles differ from those above, run with a filter:");
+        print!("{}", wrapped(&left));
     }
     for problem in &problems {
         println!("FAILED: {problem}");
@@ -866,7 +832,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.html {
         let extras = Extras {
             phases: phases(&report, &logged_figures, &stretches, &code),
-            growth: growth(&plan, &report, &GROWTH)?,
         };
         write_whole(path, html::page(&report, &extras)?.as_bytes())?;
     }
@@ -877,12 +842,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         })?;
         write_whole(path, &text)?;
     }
-    let grown = sizes(&plan, &report, args.full)?;
-    for row in &grown {
-        println!("FAILED: {row}");
-    }
     let bad = problems.len()
-        + grown.len()
+        + report.growth.iter().filter_map(Growth::failure).count()
         + report
             .rows
             .iter()
@@ -946,6 +907,15 @@ mod tests {
             3,
             &["irqflag/simulation/ring3-untouched/and-more"; 24]
         )));
+    }
+
+    #[test]
+    fn names_are_wrapped_and_none_is_lost() {
+        let names = ["switch/pipe/16p-64k/trampoline"; 7];
+        let text = wrapped(&names);
+        assert!(text.lines().all(|line| line.len() <= 100));
+        assert_eq!(text.split_whitespace().count(), 7);
+        assert_eq!(text.lines().count(), 3);
     }
 
     #[test]

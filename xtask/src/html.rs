@@ -7,8 +7,9 @@ use std::fmt::{Display, Write};
 
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::growth::{self, Growth, Over};
 use crate::phase::Phases;
-use crate::plot::{self, Bar, DATA, GRID, INK, Plot, Series, digits, hexadecimal};
+use crate::plot::{self, Bar, DATA, GRID, INK, Plot, Series, hexadecimal};
 use crate::ratio::Ratio;
 use crate::report::Report;
 
@@ -20,8 +21,6 @@ const LONGEST_BAR: u32 = 200;
 pub(crate) struct Extras {
     /// Rows by phase.
     pub(crate) phases: Vec<(&'static str, Phases)>,
-    /// Instructions of an operation over the number of pages that were touched.
-    pub(crate) growth: Vec<Series>,
 }
 
 /// What an experiment's author published, and the rows that stand for it here.
@@ -122,20 +121,6 @@ fn figure(out: &mut String, heading: &str, below: &str, plot: &Plot) {
     );
 }
 
-/// How much a series grows, in words.
-pub(crate) fn slope(series: &Series) -> Option<String> {
-    let (first, last) = (series.points.first()?, series.points.last()?);
-    let each = (last.1 - first.1) / (last.0 - first.0) * 1000.0;
-    Some(format!(
-        "{}: {} at {} pages, {} at {}; {each:+.3} instructions for 1000 pages more",
-        series.name,
-        digits(first.1),
-        first.0,
-        digits(last.1),
-        last.0
-    ))
-}
-
 fn plots(
     out: &mut String,
     report: &Report,
@@ -215,19 +200,22 @@ fn plots(
         let below = "As published, in an image of its own. x86-interrupt handlers neither swap GS nor give registers.";
         figure(out, "Beside other crates", below, &plot);
     }
-    if !extras.growth.is_empty() {
+    for over in [Over::Pages, Over::Processes, Over::WorkingSet, Over::Nesting] {
+        let growths: Vec<&Growth> = report.growth.iter().filter(|growth| growth.over == over).collect();
+        if growths.is_empty() {
+            continue;
+        }
         // The legend has no room for the part that all names share.
-        let short: Vec<Series> = extras
-            .growth
+        let series: Vec<Series> = growths
             .iter()
-            .map(|series| Series {
-                name: series.name.rsplit('/').next().unwrap_or_default().to_owned(),
-                points: series.points.clone(),
+            .map(|growth| Series {
+                name: growth.series.name.rsplit('/').next().unwrap_or_default().to_owned(),
+                points: growth.series.points.clone(),
             })
             .collect();
-        let plot = plot::lines(&short, "pages touched", "instructions a fault")?;
-        let below: Vec<String> = extras.growth.iter().filter_map(slope).collect();
-        figure(out, "Growth with the pages mapped", &below.join(". "), &plot);
+        let plot = plot::lines(&series, over.unit(), "instructions of one operation")?;
+        let below: Vec<String> = growths.iter().filter_map(|growth| growth.words()).collect();
+        figure(out, over.heading(), &below.join(". "), &plot);
     }
     Ok(())
 }
@@ -355,10 +343,6 @@ pub(crate) fn sample() -> (Report, Extras) {
             .iter()
             .map(|measured| (measured.row.name, phases(measured.instructions)))
             .collect(),
-        growth: vec![Series {
-            name: "fault/zero-page/iret".to_owned(),
-            points: vec![(16.0, 170.0), (128.0, 171.0), (1024.0, 171.2)],
-        }],
     };
     let report = Report {
         cpu: "Skylake-Client".to_owned(),
@@ -373,6 +357,14 @@ pub(crate) fn sample() -> (Report, Extras) {
             instructions: Ratio::whole(91),
         }],
         linux: Vec::new(),
+        growth: vec![
+            growth::sample(
+                Over::Pages,
+                "fault/zero-page/iret",
+                &[(16.0, 170.0), (128.0, 171.0), (1024.0, 171.2)],
+            ),
+            growth::sample(Over::WorkingSet, "a/b", &[(0.0, 500.0), (16.0, 500.0), (64.0, 500.0)]),
+        ],
     };
     (report, extras)
 }
@@ -427,17 +419,5 @@ mod tests {
         let lost = page.replacen("<circle ", "<ellipse ", 1);
         assert_eq!(missing_marks(&lost).len(), 1);
         assert_eq!(missing_marks("<p>"), ["there is no plot"]);
-    }
-
-    #[test]
-    fn growth_is_said_in_words() {
-        let series = Series {
-            name: "a".to_owned(),
-            points: vec![(0.0, 10.0), (1000.0, 12.0)],
-        };
-        assert_eq!(
-            slope(&series).unwrap(),
-            "a: 10 at 0 pages, 12 at 1000; +2.000 instructions for 1000 pages more"
-        );
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod figure;
 mod golden;
+mod growth;
 mod guest;
 mod host_test;
 mod house;

@@ -4,7 +4,7 @@
 //! another one in its place where the reader prefers dark.
 
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::SegmentValue;
+use plotters::coord::ranged1d::{AsRangedCoord, SegmentValue, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -145,48 +145,82 @@ pub(crate) fn bars(bars: &[Bar], parts: &[&str], axis: &str) -> Result<Plot, Fai
     Ok(Plot { svg, marks })
 }
 
-/// Lines over a logarithmic axis.
+/// From where to where the horizontal axis of lines goes, and how.
+enum Axis {
+    /// Powers of two.
+    Logarithmic(f64, f64),
+    /// From zero.
+    Linear(f64),
+}
+
+/// Lines. The axis is logarithmic where a linear one would have all points but the last few in one place.
 pub(crate) fn lines(series: &[Series], x_axis: &str, y_axis: &str) -> Result<Plot, Failed> {
+    /// So many times as much on the right as on the left.
+    const WIDE: f64 = 64.0;
     let points = || series.iter().flat_map(|series| &series.points);
     let right = points().map(|point| point.0).fold(1.0, f64::max);
     let left = points().map(|point| point.0).fold(right, f64::min);
-    let top = points().map(|point| point.1).fold(1.0, f64::max);
-    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
+    let axis = if left > 0.0 && right / left > WIDE {
+        Axis::Logarithmic(left, right)
+    } else {
+        Axis::Linear(right)
+    };
     let mut svg = String::new();
-    let mut marks = names.len();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, 260)).into_drawing_area();
+        let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
         legend(&root, &names)?;
-        let mut chart = ChartBuilder::on(&root)
-            .margin_top(28)
-            .margin_right(22)
-            .set_label_area_size(LabelAreaPosition::Left, 52)
-            .set_label_area_size(LabelAreaPosition::Bottom, 36)
-            .build_cartesian_2d((left..right).log_scale().base(2.0), 0.0..top * 1.15)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(8)
-            .y_labels(5)
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
-            .axis_style(GRID)
-            .label_style(text(11))
-            .axis_desc_style(text(11))
-            .x_desc(x_axis)
-            .y_desc(y_axis)
-            .x_label_formatter(&|value| digits(*value))
-            .y_label_formatter(&|value| digits(*value))
-            .draw()?;
-        for (series, color) in series.iter().zip(DATA) {
-            chart.draw_series(LineSeries::new(series.points.iter().copied(), color.stroke_width(2)))?;
-            let circle = |point: &(f64, f64)| Circle::new(*point, 4, color.filled());
-            chart.draw_series(series.points.iter().map(circle))?;
-            marks += series.points.len();
+        match axis {
+            Axis::Logarithmic(left, right) => {
+                lines_over(&root, series, (x_axis, y_axis), (left..right).log_scale().base(2.0))?;
+            }
+            Axis::Linear(right) => lines_over(&root, series, (x_axis, y_axis), 0.0..right)?,
         }
         root.present()?;
     }
+    let marks = series.len() + points().count();
     Ok(Plot { svg, marks })
+}
+
+fn lines_over<X>(
+    root: &DrawingArea<SVGBackend<'_>, Shift>,
+    series: &[Series],
+    (x_axis, y_axis): (&str, &str),
+    range: X,
+) -> Result<(), Failed>
+where
+    X: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+{
+    let points = series.iter().flat_map(|series| &series.points);
+    let top = points.map(|point| point.1).fold(1.0, f64::max);
+    let mut chart = ChartBuilder::on(root)
+        .margin_top(28)
+        .margin_right(22)
+        .set_label_area_size(LabelAreaPosition::Left, 52)
+        .set_label_area_size(LabelAreaPosition::Bottom, 36)
+        .build_cartesian_2d(range, 0.0..top * 1.15)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(8)
+        .y_labels(5)
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .label_style(text(11))
+        .axis_desc_style(text(11))
+        .x_desc(x_axis)
+        .y_desc(y_axis)
+        .x_label_formatter(&|value| digits(*value))
+        .y_label_formatter(&|value| digits(*value))
+        .draw()?;
+    for (series, color) in series.iter().zip(DATA) {
+        chart.draw_series(LineSeries::new(series.points.iter().copied(), color.stroke_width(2)))?;
+        let circle = |point: &(f64, f64)| Circle::new(*point, 4, color.filled());
+        chart.draw_series(series.points.iter().map(circle))?;
+    }
+    Ok(())
 }
 
 /// How many rectangles and circles in a data colour a picture has.

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Ta
 use serde_json::{Map, Value, json};
 
 use crate::event::Event;
+use crate::growth::Growth;
 use crate::linux;
 use crate::peer;
 use crate::ratio::Ratio;
@@ -46,6 +47,8 @@ pub(crate) struct Report {
     pub(crate) peers: Vec<peer::Measured>,
     /// Linux, when it was asked for.
     pub(crate) linux: Vec<linux::Measured>,
+    /// Instructions over what there is of something.
+    pub(crate) growth: Vec<Growth>,
 }
 
 fn amount(value: Ratio) -> Value {
@@ -129,6 +132,17 @@ impl Report {
                 Value::Object(fields)
             });
             json["linux"] = json!({"cpu": linux::CPU, "rows": rows.collect::<Vec<_>>()});
+        }
+        if !self.growth.is_empty() {
+            let series = self.growth.iter().map(|growth| {
+                json!({
+                    "name": growth.series.name,
+                    "over": growth.over.unit(),
+                    "points": growth.series.points,
+                    "slope": growth.slope(),
+                })
+            });
+            json["growth"] = series.collect();
         }
         json
     }
@@ -343,10 +357,19 @@ impl Report {
                 ));
             }
         }
+        if !self.growth.is_empty() {
+            notes.push_str("Instructions of an operation where there is more:\n");
+        }
+        for words in self.growth.iter().filter_map(Growth::words) {
+            notes.push_str(&format!("  {words}\n"));
+        }
         notes.push_str(&self.peer_lines());
         notes.push_str(&self.linux_lines());
         for (row, reason) in &self.skipped {
             notes.push_str(&format!("skipped: {row}: {reason}\n"));
+        }
+        for failure in self.growth.iter().filter_map(Growth::failure) {
+            notes.push_str(&format!("FAILED: {failure}\n"));
         }
         for measured in &self.rows {
             for failure in &measured.failures {
@@ -360,7 +383,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row;
+    use crate::{growth, row};
 
     fn report() -> Report {
         let mut events = [Ratio::ZERO; Event::ALL.len()];
@@ -392,6 +415,11 @@ mod tests {
                 name: "syscall/null/full".to_owned(),
                 instructions: [221, 208, 194].map(Ratio::whole).to_vec(),
             }],
+            growth: vec![growth::sample(
+                growth::Over::Nesting,
+                "exception/kernel",
+                &[(1.0, 90.0), (8.0, 90.25)],
+            )],
         }
     }
 
@@ -415,6 +443,7 @@ mod tests {
     fn notes_fit_and_name_the_reverse_sign() {
         let notes = report().notes();
         assert!(notes.contains("reverse sign"));
+        assert!(notes.contains("exception/kernel: 90 at 1 levels, 90.25 at 8; +0.036 for one more"));
         assert!(notes.contains("skipped: sysenter/null/64: AMD"));
         assert!(
             notes.contains("peer/trapframe/null                 91   here   61  syscall/null/full"),
@@ -438,6 +467,8 @@ mod tests {
         assert!(row.get("failures").is_none());
         assert_eq!(json["peers"][0]["instructions"], 91);
         assert_eq!(json["linux"]["rows"][0]["lean"], 194);
+        assert_eq!(json["growth"][0]["over"], "levels");
+        assert_eq!(json["growth"][0]["points"][1][0], 8.0);
     }
 
     #[test]

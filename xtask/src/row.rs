@@ -328,6 +328,21 @@ pub(crate) const ROWS: &[Row] = &[
         on_request: false,
     },
     Row {
+        name: "exception/kernel",
+        seed: None,
+        target: None,
+        linux: None,
+        promise: &[
+            (Event::Fault, 1),
+            (Event::Iret, 1),
+            (Event::Sysret, 0),
+            (Event::Interrupt, 0),
+            (Event::Switch, 0),
+        ],
+        maps_pages: false,
+        on_request: false,
+    },
+    Row {
         name: "fault/floor",
         seed: Some("000"),
         target: None,

@@ -54,6 +54,10 @@ pub const BASE_BY_WRMSR: usize = 0;
 /// WRFSBASE.
 pub const BASE_BY_WRFSBASE: usize = 1;
 
+/// Operation: breakpoints in the kernel, each in the handler of the one before, and returns the ticks of it; the argument is
+/// how many of them, from 1 to 8, plus the rounds shifted left by 8.
+pub const BREAKPOINTS: usize = 17;
+
 /// Operation: an excursion to 32-bit protected mode; returns the ticks of it. `ENOSYS` where the CPU has no SYSENTER there.
 ///
 /// The argument has the `PROTECTED_` bits, the blocks of memory shifted left by 8, and the rounds shifted left by 16.

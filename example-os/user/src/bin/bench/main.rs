@@ -1,8 +1,8 @@
 //! Measures what an entry into the kernel and the way back cost, row by row.
 //!
 //! `bench [--table] [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
-//! mostly overhead; 4096 rounds and 3
-//! repeats by default. It first says which machine CPUID shows, and measures loops of known length in
+//! mostly overhead, and those in a larger size; 4096 rounds and 3 repeats by default. It first says which
+//! machine CPUID shows, and measures loops of known length in
 //! ring 3 and, on example-os, in ring 0:
 //!
 //! ```text
@@ -66,7 +66,7 @@ fn main(args: Args) -> i32 {
     }
     let chosen = |row: &rows::Row| {
         if first_row >= args.count() {
-            return !row.is_mostly_overhead();
+            return !row.is_on_request();
         }
         args.iter().skip(first_row).any(|wanted| wanted == row.name)
     };

@@ -26,11 +26,12 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether a round is many times as long as what is measured: such a row is run only when it is asked for.
-    pub(crate) const fn is_mostly_overhead(&self) -> bool {
+    /// Whether it is run only when it is asked for: a round is many times as long as what is measured, or does another row's
+    /// operation in a larger size, which the name says after an `@`.
+    pub(crate) fn is_on_request(&self) -> bool {
         /// Above the overhead of rows that do no work of their own.
         const SMALL: u64 = 100;
-        self.overhead > SMALL
+        self.overhead > SMALL || self.name.contains('@')
     }
 }
 
@@ -156,6 +157,10 @@ pub(crate) const ROWS: &[Row] = &[
         operations: 1,
         run: exception,
     },
+    breakpoint_row("exception/kernel", 1, |bench, row| breakpoints(bench, row, 1)),
+    breakpoint_row("exception/kernel@2", 2, |bench, row| breakpoints(bench, row, 2)),
+    breakpoint_row("exception/kernel@4", 4, |bench, row| breakpoints(bench, row, 4)),
+    breakpoint_row("exception/kernel@8", 8, |bench, row| breakpoints(bench, row, 8)),
     Row {
         name: "fault/floor",
         overhead: 2,
@@ -421,6 +426,17 @@ const fn legacy_switch_row(name: &'static str, kib: usize, run: fn(&Bench, &Row)
         overhead: 2 * one.overhead,
         operations: 2,
         ..one
+    }
+}
+
+/// The row of so many exceptions in the kernel, each in the handler of the one before.
+const fn breakpoint_row(name: &'static str, depth: u64, run: fn(&Bench, &Row) -> Result<(), Problem>) -> Row {
+    Row {
+        name,
+        // MOV, DEC and JNZ.
+        overhead: 3,
+        operations: depth,
+        run,
     }
 }
 
@@ -889,6 +905,29 @@ fn exception(bench: &Bench, row: &Row) -> Result<(), Problem> {
     bench.measure(row, u64::MAX, 0, |rounds| {
         // SAFETY: 1. rounds start at 1. 2. UD2 is skipped.
         with_null_vectors(|| unsafe { loops::undefined(rounds, 0, 0, 0) })
+    })
+}
+
+/// The kernel's own loop around a breakpoint, in whose handler there is another one, `depth` in all.
+fn breakpoints(bench: &Bench, row: &Row, depth: usize) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let run = |depth: usize, rounds: u64| {
+        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+        unsafe { control(control::BREAKPOINTS, depth | rounds << 8) }
+    };
+    match run(0, 1) {
+        Err(Errno::EINVAL) => {}
+        Err(errno) => return Err(Problem::Failed("no breakpoint at all", errno)),
+        Ok(ticks) => return expect("ticks of no breakpoint at all", ticks as u64, 0),
+    }
+    bench.measure(row, u64::MAX, 0, |rounds| {
+        // The kernel reads the clock itself; the marks are for a logged run.
+        loops::bench_mark_begin();
+        let ticks = run(depth, rounds);
+        loops::bench_mark_end();
+        let ticks = done("run into breakpoints", ticks)? as u64;
+        Ok(Timed { ticks, last: 0 })
     })
 }
 
