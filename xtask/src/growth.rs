@@ -156,7 +156,8 @@ impl Growth {
             first.0,
             digits(last.1),
             last.0,
-            slope * f64::from(step)
+            // Thousandths, without a minus before a zero.
+            (slope * f64::from(step) * 1000.0).round() / 1000.0 + 0.0
         ))
     }
 
@@ -293,6 +294,11 @@ mod tests {
             "b: 90 at 1 levels, 93.5 at 8; +0.500 for one more"
         );
         assert_eq!(levels.slope(), Some(0.5));
+        let less = sample(Over::Pages, "c", &[(4096.0, 10.000_01), (16_384.0, 10.0)]);
+        assert_eq!(
+            less.words().unwrap(),
+            "c: 10 at 4096 pages, 10 at 16384; +0.000 for 1000 more"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 use core::arch::naked_asm;
 
+use user::sys::Errno;
 use user::{control, sys};
 
 /// Reads the time-stamp counter into RAX and destroys RDX; the timed stretch begins after its return.
@@ -38,6 +39,27 @@ pub(crate) struct Timed {
     pub(crate) ticks: u64,
     /// RAX after the last round: what its last system call or load gave.
     pub(crate) last: u64,
+}
+
+/// A loop of the kernel's own, which reads the clock itself: a control call between the marks, which are for a logged run.
+///
+/// It is never inlined, so that the same code is around each stretch.
+///
+/// # Errors
+/// Those of the control call.
+///
+/// # Safety
+/// 1. As [`control::control`].
+#[inline(never)]
+pub(crate) unsafe fn kernel_loop(operation: usize, argument: usize) -> Result<Timed, Errno> {
+    bench_mark_begin();
+    // SAFETY: 1.
+    let ticks = unsafe { control::control(operation, argument) };
+    bench_mark_end();
+    ticks.map(|ticks| Timed {
+        ticks: ticks as u64,
+        last: 0,
+    })
 }
 
 /// Defines a function that runs `$body` for `rounds` rounds.

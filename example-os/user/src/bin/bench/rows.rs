@@ -911,23 +911,16 @@ fn exception(bench: &Bench, row: &Row) -> Result<(), Problem> {
 /// The kernel's own loop around a breakpoint, in whose handler there is another one, `depth` in all.
 fn breakpoints(bench: &Bench, row: &Row, depth: usize) -> Result<(), Problem> {
     bench.needs_control()?;
-    let run = |depth: usize, rounds: u64| {
-        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
-        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
-        unsafe { control(control::BREAKPOINTS, depth | rounds << 8) }
-    };
-    match run(0, 1) {
+    // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+    match unsafe { control(control::BREAKPOINTS, 0) } {
         Err(Errno::EINVAL) => {}
         Err(errno) => return Err(Problem::Failed("no breakpoint at all", errno)),
         Ok(ticks) => return expect("ticks of no breakpoint at all", ticks as u64, 0),
     }
     bench.measure(row, u64::MAX, 0, |rounds| {
-        // The kernel reads the clock itself; the marks are for a logged run.
-        loops::bench_mark_begin();
-        let ticks = run(depth, rounds);
-        loops::bench_mark_end();
-        let ticks = done("run into breakpoints", ticks)? as u64;
-        Ok(Timed { ticks, last: 0 })
+        // SAFETY: 1. as above.
+        let timed = unsafe { loops::kernel_loop(control::BREAKPOINTS, depth | argument(rounds) << 8) };
+        done("run into breakpoints", timed)
     })
 }
 
@@ -1076,14 +1069,9 @@ fn null_sysenter(bench: &Bench, row: &Row) -> Result<(), Problem> {
 fn write_stack_register(bench: &Bench, row: &Row) -> Result<(), Problem> {
     with_sysenter(bench, control::SYSENTER_FROM_HEADER, || {
         bench.measure(row, u64::MAX, 0, |rounds| {
-            let argument = usize::try_from(rounds).unwrap_or(usize::MAX);
-            // The kernel reads the clock itself; the marks are for a logged run.
-            loops::bench_mark_begin();
-            // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `with_sysenter`.
-            let ticks = unsafe { control(control::WRITE_SYSENTER_STACK, argument) };
-            loops::bench_mark_end();
-            let ticks = done("write the register", ticks)? as u64;
-            Ok(Timed { ticks, last: 0 })
+            // SAFETY: 1. the stub set and the fault exit stay, and `with_sysenter`.
+            let timed = unsafe { loops::kernel_loop(control::WRITE_SYSENTER_STACK, argument(rounds)) };
+            done("write the register", timed)
         })
     })
 }
@@ -1091,12 +1079,9 @@ fn write_stack_register(bench: &Bench, row: &Row) -> Result<(), Problem> {
 /// The kernel's excursion to protected mode.
 fn protected_mode(bench: &Bench, row: &Row, what: usize, kib: usize) -> Result<(), Problem> {
     bench.needs_control()?;
-    let run = |rounds: u64| {
-        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
-        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
-        unsafe { control(control::PROTECTED_MODE, what | blocks(kib) << 8 | rounds << 16) }
-    };
-    match run(2) {
+    let with = |rounds: u64| what | blocks(kib) << 8 | argument(rounds) << 16;
+    // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+    match unsafe { control(control::PROTECTED_MODE, with(2)) } {
         Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no SYSENTER in protected mode")),
         first => done("go to protected mode", first)?,
     };
@@ -1107,34 +1092,24 @@ fn protected_mode(bench: &Bench, row: &Row, what: usize, kib: usize) -> Result<(
         (bench.rounds / 64).max(1)
     };
     bench.measure_from(row, rounds, 0, |rounds| {
-        // The kernel reads the clock itself; the marks are for a logged run.
-        loops::bench_mark_begin();
-        let ticks = run(rounds);
-        loops::bench_mark_end();
-        let ticks = done("go to protected mode", ticks)? as u64;
-        Ok(Timed { ticks, last: 0 })
+        // SAFETY: 1. as above.
+        let timed = unsafe { loops::kernel_loop(control::PROTECTED_MODE, with(rounds)) };
+        done("go to protected mode", timed)
     })
 }
 
 /// The kernel's own loop around a write of FS base.
 fn write_base(bench: &Bench, row: &Row, way: usize) -> Result<(), Problem> {
     bench.needs_control()?;
-    let write = |rounds: u64| {
-        let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
-        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
-        unsafe { control(control::WRITE_BASE, way | rounds << 8) }
-    };
-    match write(1) {
+    // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+    match unsafe { control(control::WRITE_BASE, way | 1 << 8) } {
         Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no WRFSBASE")),
         first => done("write FS base", first)?,
     };
     bench.measure(row, u64::MAX, 0, |rounds| {
-        // The kernel reads the clock itself; the marks are for a logged run.
-        loops::bench_mark_begin();
-        let ticks = write(rounds);
-        loops::bench_mark_end();
-        let ticks = done("write FS base", ticks)? as u64;
-        Ok(Timed { ticks, last: 0 })
+        // SAFETY: 1. as above.
+        let timed = unsafe { loops::kernel_loop(control::WRITE_BASE, way | argument(rounds) << 8) };
+        done("write FS base", timed)
     })
 }
 
@@ -1241,11 +1216,15 @@ fn tracked(bench: &Bench, form: usize, row: impl FnOnce() -> Result<(), Problem>
     result
 }
 
+/// Rounds as an argument of the control call.
+fn argument(rounds: u64) -> usize {
+    usize::try_from(rounds).unwrap_or(usize::MAX)
+}
+
 /// Ticks of `rounds` rounds of the kernel's own loop in ring 0. Only example-os has it.
 fn simulate_irqflag(form: usize, rounds: u64) -> Result<u64, Problem> {
-    let rounds = usize::try_from(rounds).unwrap_or(usize::MAX);
     // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. The callers have asked.
-    let ticks = unsafe { control(control::IRQFLAG_SIMULATION, form | rounds << 8) };
+    let ticks = unsafe { control(control::IRQFLAG_SIMULATION, form | argument(rounds) << 8) };
     done("flag simulation", ticks).map(|ticks| ticks as u64)
 }
 
@@ -1262,11 +1241,9 @@ fn irqflag(bench: &Bench, row: &Row, form: usize) -> Result<(), Problem> {
     let longer = simulate_irqflag(control::TOGGLED, 256)? > simulate_irqflag(control::UNTOUCHED, 256)?;
     expect("the toggled loop is the longer one", u64::from(longer), 1)?;
     bench.measure(row, u64::MAX, 0, |rounds| {
-        // The kernel reads the clock itself; the marks are for a logged run.
-        loops::bench_mark_begin();
-        let ticks = simulate_irqflag(form, rounds);
-        loops::bench_mark_end();
-        Ok(Timed { ticks: ticks?, last: 0 })
+        // SAFETY: 1. the stub set and the fault exit stay, and `needs_control`.
+        let timed = unsafe { loops::kernel_loop(control::IRQFLAG_SIMULATION, form | argument(rounds) << 8) };
+        done("flag simulation", timed)
     })
 }
 
