@@ -28,8 +28,7 @@ use core::fmt;
 use crate::guard::guard;
 use crate::msr::Fmask;
 use crate::rflags::{FlagMask, Rflags};
-use crate::stub::SLOT_BYTES;
-use crate::vector::{Idt, Vector};
+use crate::vector::{Idt, SLOT_BYTES, Vector};
 
 /// Why an IDT does not allow interrupts at SYSCALL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +144,7 @@ impl InterruptsOnEntry {
                     return Err(InterruptStackError::SharedStack { vector, ist });
                 }
             } else {
-                let wanted = slots.wrapping_add(vector.0 as u64 * SLOT_BYTES as u64);
+                let wanted = slots.wrapping_add(vector.0 as u64 * SLOT_BYTES);
                 // There is no setter that gives two of them different stacks.
                 if guard!("irqs-on-no-stack", gate.ist_number() == 0) {
                     return Err(InterruptStackError::NoStack { vector });

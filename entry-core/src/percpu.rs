@@ -215,7 +215,8 @@ const fn low_half(word: u64) -> u32 {
 ///
 /// The user's root table lies [`SplitTables::USER_ROOT`] behind the kernel's, and the kernel's at a multiple of twice that.
 /// This is a rule and not a choice because some stubs find CR3 in an unknown state and GS base too: from the value of CR3
-/// alone they tell which tables it selects, and compute the other.
+/// alone they tell which tables it selects, and compute the other. So it holds for *every* table that CR3 may select while
+/// the vectors are those of such stubs, tables of the kernel's own that no process has among them.
 ///
 /// The user's tables map the user half as the kernel's do, and of the kernel half nothing but what the CPU and the stubs need
 /// before they switch, none of it for user mode:

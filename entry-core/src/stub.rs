@@ -14,6 +14,7 @@
 //! through it.
 
 mod compat;
+mod early;
 mod exception;
 mod floor;
 mod irqs_on;
@@ -24,12 +25,13 @@ mod syscall;
 mod vectors;
 
 pub use compat::syscall_compat_entry;
+pub use early::{EarlyKernel, early_stubs};
 pub use floor::syscall_floor;
 pub use irqs_on::{IrqsOnKernel, IrqsOnStubs, syscall_entry_irqs_on};
 pub use lean::{LeanKernel, LeanResult, syscall_entry_lean};
 pub use select::{NoStubSet, Requirements};
 pub use syscall::syscall_entry;
-pub use vectors::{SLOT_BYTES, SYSTEM_CALL_VECTOR, vector_stubs, vector_stubs_irqs_on};
+pub use vectors::{vector_stubs, vector_stubs_irqs_on};
 
 use crate::frame::TrapFrame;
 use crate::guard::guard;
@@ -37,12 +39,14 @@ use crate::irq::{IrqOff, UserEntry, UserReturn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
 use crate::percpu::PerCpuHeader;
 use crate::plan::Installed;
+use crate::vector::Vector;
 use crate::windows;
 
-/// Pushes RCX down to R15 below the kind word, and zeroes what a user could steer speculation with.
-///
-/// RSP points at the kind word before, at the frame's first word after. RDI and RSI are given values by the stub at once.
-macro_rules! push_registers {
+/// Pushes the registers of a [`TrapFrame`], RCX down to R15: RSP points at the kind word before, at the frame's first word
+/// after. For the `naked_asm!` of a stub of another crate's.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! push_frame_registers {
     () => {
         "push rcx
          push r11
@@ -58,8 +62,17 @@ macro_rules! push_registers {
          push r12
          push r13
          push r14
-         push r15
-         .if {clear}
+         push r15"
+    };
+}
+
+/// With `CLEAR`: zeroes what a user could steer speculation with, once it is saved. RDI and RSP are given values by the
+/// stub. For the `naked_asm!` of a stub of another crate's, which has an operand `clear`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! clear_registers {
+    () => {
+        ".if {clear}
          xor eax, eax
          xor ecx, ecx
          xor edx, edx
@@ -78,8 +91,37 @@ macro_rules! push_registers {
     };
 }
 
-/// Undoes `push_registers` and drops the kind word and the code: RSP points at RIP after, ready for IRETQ.
-macro_rules! pop_registers {
+/// The registers, and CLEAR.
+macro_rules! push_registers {
+    () => {
+        concat!(crate::push_frame_registers!(), "\n", crate::clear_registers!())
+    };
+}
+
+/// SS and RSP of an interrupt frame, as if an interrupt had pushed them.
+macro_rules! push_user_stack {
+    () => {
+        "push {ss}
+         push qword ptr gs:[{scratch}]"
+    };
+}
+
+/// The rest of it after SYSCALL, which put RIP into RCX and RFLAGS into R11; then the original RAX and the kind word.
+macro_rules! push_syscall_image {
+    () => {
+        "push r11
+         push {cs}
+         push rcx
+         push rax
+         push {kind}"
+    };
+}
+
+/// Pops R15 up to RAX, in the order of a [`TrapFrame`]'s words: RSP points at R11 after. For the `naked_asm!` of a stub of
+/// another crate's.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! pop_frame_registers {
     () => {
         "pop r15
          pop r14
@@ -93,10 +135,14 @@ macro_rules! pop_registers {
          pop rdi
          pop rsi
          pop rdx
-         pop rax
-         pop r11
-         pop rcx
-         add rsp, 16"
+         pop rax"
+    };
+}
+
+/// Undoes `push_registers` and drops the kind word and the code: RSP points at RIP after, ready for IRETQ.
+macro_rules! pop_registers {
+    () => {
+        concat!(crate::pop_frame_registers!(), "\npop r11\npop rcx\nadd rsp, 16")
     };
 }
 
@@ -157,7 +203,8 @@ macro_rules! restrict_speculation {
 }
 
 pub(crate) use {
-    load_kernel_tables, move_to_thread_stack, pop_registers, push_registers, restore_rax, restrict_speculation,
+    load_kernel_tables, move_to_thread_stack, pop_registers, push_registers, push_syscall_image, push_user_stack,
+    restore_rax, restrict_speculation,
 };
 
 /// Ends a handler: pending work, the exit decision, tracking. Three tests when there is nothing to do.
@@ -367,9 +414,9 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
     let entry = unsafe { UserEntry::assume() };
     // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
-    let irq = match frame.vector() {
-        paranoid::DEBUG => K::user_exception(frame, entry),
-        paranoid::NMI => {
+    let irq = match Vector(frame.vector()) {
+        Vector::DEBUG => K::user_exception(frame, entry),
+        Vector::NMI => {
             let irq = K::paranoid(frame, entry.into_irq_off());
             // What is left to do may end in another thread, which may leave by SYSRET.
             if guard!("unblock-nmi", true) {
@@ -575,7 +622,7 @@ pub struct StubTable {
     pub syscall: u64,
     /// For IA32_CSTAR.
     pub syscall_compat: u64,
-    /// The first of 256 slots of [`SLOT_BYTES`] bytes, for the IDT.
+    /// The first of 256 slots of [`SLOT_BYTES`](crate::vector::SLOT_BYTES) bytes, for the IDT.
     pub vectors: u64,
     /// [`return_to_user`] for the same options.
     pub return_to_user: ReturnToUser,

@@ -12,9 +12,10 @@ use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::plan::Installed;
 use entry_core::stub::{
-    LeanKernel, LeanResult, NoStubSet, Requirements, SLOT_BYTES, StubTable, return_to_user, syscall_compat_entry,
-    syscall_entry, syscall_entry_lean, vector_stubs,
+    EarlyKernel, LeanKernel, LeanResult, NoStubSet, Requirements, StubTable, early_stubs, return_to_user,
+    syscall_compat_entry, syscall_entry, syscall_entry_lean, vector_stubs,
 };
+use entry_core::vector::SLOT_BYTES;
 use entry_core::windows::{self, flags};
 use entry_core::{
     EntryKind, Exit, IrqOff, Kernel, Leave, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame, UserEntry,
@@ -62,6 +63,12 @@ unsafe impl Kernel for TestKernel {
 
     fn refused(_: &mut TrapFrame, refusal: Infallible, _: IrqOff) -> IrqOff {
         match refusal {}
+    }
+}
+
+impl EarlyKernel for TestKernel {
+    fn exception(_: &TrapFrame) -> ! {
+        unreachable!("no stub is entered")
     }
 }
 
@@ -144,7 +151,7 @@ fn lean<O: Options>() -> Vec<Path> {
 }
 
 fn vector<O: Options>(vector: u64) -> Vec<Path> {
-    let slot = address(vector_stubs::<TestKernel, O>) + vector * SLOT_BYTES as u64;
+    let slot = address(vector_stubs::<TestKernel, O>) + vector * SLOT_BYTES;
     paths(slot, &outside::<O>())
 }
 
@@ -628,7 +635,7 @@ fn slots_end_in_int3_and_push_what_the_kind_says() {
             "vector {number}"
         );
         let jump = path[pushed.len()];
-        let end = path[0].ip() + SLOT_BYTES as u64;
+        let end = path[0].ip() + SLOT_BYTES;
         for address in jump.next_ip()..end {
             assert_eq!(
                 walk::instruction_at(address).mnemonic(),
@@ -636,6 +643,43 @@ fn slots_end_in_int3_and_push_what_the_kind_says() {
                 "vector {number}"
             );
         }
+    }
+}
+
+#[test]
+fn early_slots_complete_the_frame_and_end_in_a_call_that_does_not_return() {
+    for number in 0..32_u8 {
+        let slot = address(early_stubs::<TestKernel>) + u64::from(number) * SLOT_BYTES;
+        let paths = paths(slot, &[]);
+        let [path] = &paths[..] else {
+            panic!("vector {number} has {} paths", paths.len())
+        };
+        check_everywhere(&paths);
+        let has_code = matches!(number, 8 | 10..=14 | 17 | 21 | 29 | 30);
+        let pushes = first(path, |instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        assert_eq!(pushes, if has_code { 1 } else { 2 }, "vector {number}");
+        assert_eq!(
+            path[pushes - 1].immediate(0),
+            EntryKind::Exception.word(number),
+            "vector {number}"
+        );
+        assert!(path[pushes].next_ip() <= path[0].ip() + SLOT_BYTES, "vector {number}");
+        assert_eq!(path[pushes + 1].mnemonic(), Mnemonic::Cld, "vector {number}");
+        // The frame is complete, and the stack 16-byte aligned, at the call.
+        let pushed = path
+            .iter()
+            .filter(|instruction| instruction.mnemonic() == Mnemonic::Push);
+        assert_eq!(
+            8 * (pushed.count() + 5 + usize::from(has_code)),
+            TrapFrame::SIZE,
+            "vector {number}"
+        );
+        assert_eq!(count(path, Mnemonic::Call), 1);
+        assert!(
+            !path
+                .iter()
+                .any(|instruction| instruction.segment_prefix() == Register::GS)
+        );
     }
 }
 

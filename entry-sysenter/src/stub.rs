@@ -188,28 +188,7 @@ macro_rules! repair_flags_out_of_line {
     };
 }
 
-/// RCX down to R15, and the call.
-macro_rules! push_registers_64 {
-    () => {
-        "push rcx
-         push r11
-         push rax
-         push rdx
-         push rsi
-         push rdi
-         push r8
-         push r9
-         push r10
-         push rbx
-         push rbp
-         push r12
-         push r13
-         push r14
-         push r15"
-    };
-}
-
-/// The same for 32-bit code, which has no R8 to R15: the frame gets zeros, so the exit loads zeros.
+/// RCX down to R15 for 32-bit code, which has no R8 to R15: the frame gets zeros, so the exit loads zeros.
 macro_rules! push_registers_32 {
     () => {
         concat!(
@@ -244,22 +223,8 @@ macro_rules! push_zeros {
 macro_rules! call_and_leave {
     ($handler:literal) => {
         concat!(
-            ".if {clear}
-             xor eax, eax
-             xor ecx, ecx
-             xor edx, edx
-             xor esi, esi
-             xor ebx, ebx
-             xor ebp, ebp
-             xor r8d, r8d
-             xor r9d, r9d
-             xor r10d, r10d
-             xor r11d, r11d
-             xor r12d, r12d
-             xor r13d, r13d
-             xor r14d, r14d
-             xor r15d, r15d
-             .endif
+            entry_core::clear_registers!(),
+            "
              mov rdi, rsp
              call {",
             $handler,
@@ -309,7 +274,7 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
         // RSP points at the kind word.
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
-        push_registers_64!(),
+        entry_core::push_frame_registers!(),
         call_and_leave!("handler64"),
         repair_flags_out_of_line!("5", "4", "6"),
         entry_window!("2b", "3b", "{before_swap}"),
@@ -428,7 +393,7 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         push_image_64!(),
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
-        push_registers_64!(),
+        entry_core::push_frame_registers!(),
         call_and_leave!("handler64"),
         "7:",
         push_image_32!(),

@@ -30,25 +30,6 @@
 
 use entry_core::Leave;
 
-/// Pops R15 up to RAX, in the order of the frame's words: RSP points at R11 after.
-macro_rules! pop_thirteen {
-    () => {
-        "pop r15
-         pop r14
-         pop r13
-         pop r12
-         pop rbp
-         pop rbx
-         pop r10
-         pop r9
-         pop r8
-         pop rdi
-         pop rsi
-         pop rdx
-         pop rax"
-    };
-}
-
 /// Writes the user's IA32_SPEC_CTRL, with `IBRS`. EAX and what a test of it left in the flags stay.
 macro_rules! allow_speculation {
     () => {
@@ -118,7 +99,7 @@ macro_rules! exit_stub {
             "jg {by_iret}",
             $crate::stub::allow_speculation!(),
             "js 8f",
-            $crate::stub::pop_thirteen!(),
+            ::entry_core::pop_frame_registers!(),
             // RSP points at R11; the interrupt image is above.
             $crate::stub::load_sysret_words!("rcx", "rsp"),
             // RSP is the user's, and so are the tables.
@@ -133,7 +114,7 @@ macro_rules! exit_stub {
             ::entry_core::entry_window!("3b", "4b", "{user_both}"),
             // SYSRETL: 32-bit code has neither R8 to R15 nor upper halves; the frame's words are what it had, or zero.
             "8:",
-            $crate::stub::pop_thirteen!(),
+            ::entry_core::pop_frame_registers!(),
             $crate::stub::load_sysret_words!("ecx", "esp"),
             // RSP is the user's, and so are the tables.
             "swapgs",
@@ -192,7 +173,7 @@ macro_rules! iret_exit_stub {
             "mov rax, [rsp + {frame_rax}]",
             "mov [rcx - 48], rax",
             ".endif",
-            $crate::stub::pop_thirteen!(),
+            ::entry_core::pop_frame_registers!(),
             "pop r11",
             "pop rcx",
             ".if {kpti}",
@@ -251,4 +232,4 @@ macro_rules! iret_exit_stub {
 
 const _: () = assert!(Leave::Sysret as u32 == 0 && Leave::Iret as u32 == 1 && Leave::Sysret32 as u32 == 1 << 31);
 
-pub(crate) use {allow_speculation, exit_stub, iret_exit_stub, leave_by, load_sysret_words, pop_thirteen};
+pub(crate) use {allow_speculation, exit_stub, iret_exit_stub, leave_by, load_sysret_words};

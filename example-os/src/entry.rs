@@ -10,7 +10,6 @@ pub mod percpu;
 pub(crate) mod sysenter;
 pub mod variant;
 
-use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -487,28 +486,13 @@ pub fn first_frame(rip: u64, rsp: u64) -> TrapFrame {
     frame
 }
 
-/// Where a new process begins when it is switched to for the first time: with RSP at a frame that leads to user mode.
-pub(crate) fn first_return() -> unsafe extern "sysv64" fn() -> ! {
-    first_run
-}
-
-/// **Reached by** the RET of a context switch to a stack that was laid out for it. RSP is the address of a frame at the
-/// top of the stack, GS base is the kernel's, interrupts are off.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn first_run() -> ! {
-    naked_asm!(
-        "mov rdi, rsp",
-        "call {leave}",
-        "int3",
-        leave = sym leave_first_frame,
-    )
-}
-
+/// Goes to user mode from a process's first switch.
+///
 /// # Safety
 ///
 /// 1. `frame` is the frame at the top of the current process's kernel stack, and nothing else refers to it.
 /// 2. Interrupts are off.
-unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
+pub(crate) unsafe extern "sysv64" fn leave_first_frame(frame: *mut TrapFrame) -> ! {
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
     let leave = variant::return_of(current().context().variant());

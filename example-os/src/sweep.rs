@@ -32,7 +32,7 @@ use entry_core::IrqOff;
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register};
 
 use self::exceptions::OWN_ENTRY;
-use self::handler::{EVENT_VECTOR, Phase, SHARED, TIMER_VECTOR};
+use self::handler::{EVENT_VECTOR, Phase, SHARED, SYSTEM_CALL_VECTOR, TIMER_VECTOR};
 pub use self::listing::Listing;
 pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
 pub use self::victim::{Base, Event, Stack};
@@ -129,7 +129,7 @@ impl Sweep {
             let slot = entry::vector_stubs() + u64::from(vector) * slot_bytes;
             stubs.add_slot(&listing, Name::Slot(vector), slot, slot_bytes);
         }
-        for vector in [EVENT_VECTOR, entry_core::stub::SYSTEM_CALL_VECTOR] {
+        for vector in [EVENT_VECTOR, SYSTEM_CALL_VECTOR] {
             let slot_bytes = entry_core::vector::SLOT_BYTES;
             let slot = entry::irqs_on_vector_stubs() + u64::from(vector) * slot_bytes;
             stubs.add_slot(&listing, Name::IrqsOnSlot(vector), slot, slot_bytes);

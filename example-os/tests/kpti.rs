@@ -14,6 +14,7 @@ mod program;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use entry_core::TrapFrame;
+use entry_core::percpu::SplitTables;
 use entry_core::vector::Vector;
 use example_os::archive::Archive;
 use example_os::device::apic;
@@ -179,6 +180,11 @@ example_os::tests! { Machine;
         let mut all = 0;
         for_each_page(root, &mut |_, _| all += 1);
         assert!(all > 4 * pages);
+    }
+
+    fn the_kernels_own_tables_are_not_taken_for_a_programs(_machine) {
+        // They are loaded while a process ends, and an NMI of the hidden kind may come then.
+        assert_eq!(SplitTables::new(kernel::kernel_cr3()).map(SplitTables::kernel), Ok(kernel::kernel_cr3()));
     }
 
     fn kernel_is_present_without_and_absent_with_them(machine) {

@@ -5,7 +5,9 @@ use crate::frame::EntryKind;
 use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
-use crate::stub::{compat_call, load_kernel_tables, push_registers, restrict_speculation};
+use crate::stub::{
+    compat_call, load_kernel_tables, push_registers, push_syscall_image, push_user_stack, restrict_speculation,
+};
 use crate::windows::{flags, user_cr3};
 
 /// SYSCALL from compatibility mode: builds the whole [`TrapFrame`](crate::frame::TrapFrame) with kind
@@ -57,13 +59,8 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         // RSP is a kernel stack. EIP and ESP have 32 bits; the rest is whatever the CPU left.
         "mov ecx, ecx",
         "mov dword ptr gs:[{scratch} + 4], 0",
-        "push {ss}",                     // SS
-        "push qword ptr gs:[{scratch}]", // RSP
-        "push r11",                      // RFLAGS
-        "push {cs}",                     // CS
-        "push rcx",                      // RIP
-        "push rax",                      // original RAX
-        "push {kind}",                   // kind
+        push_user_stack!(),
+        push_syscall_image!(),
         push_registers!(),
         restrict_speculation!(),
         "mov rdi, rsp",

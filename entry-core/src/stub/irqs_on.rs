@@ -8,8 +8,8 @@ use crate::percpu::PerCpuHeader;
 use crate::stub::exception::CS;
 use crate::stub::lean::{FIRST_NON_USER_BIT, NOT_LEAN};
 use crate::stub::{
-    address, finish_slow, kernel_interrupt, move_to_thread_stack, push_registers, restore_rax, soft_system_call,
-    user_interrupt, vector_stubs_irqs_on,
+    address, finish_slow, kernel_interrupt, move_to_thread_stack, push_registers, push_syscall_image, push_user_stack,
+    restore_rax, soft_system_call, user_interrupt, vector_stubs_irqs_on,
 };
 use crate::windows::{self, flags};
 use crate::{entry_restart_window, entry_window};
@@ -78,15 +78,10 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         "3:",
         "mov gs:[{scratch}], rsp",
         "mov rsp, gs:[{stack}]",
-        "push {ss}",                     // SS
-        "push qword ptr gs:[{scratch}]", // RSP
+        push_user_stack!(),
         // RSP is the thread's kernel stack, and nothing is left in the CPU's words.
         "4:",
-        "push r11",    // RFLAGS
-        "push {cs}",   // CS
-        "push rcx",    // RIP
-        "push rax",    // original RAX
-        "push {kind}", // kind
+        push_syscall_image!(),
         push_registers!(),
         "mov rdi, rsp",
         "call {handler}",
@@ -103,19 +98,7 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         "mov r11, [rsp + {frame_rflags}]",
         "test r11d, {not_plain}",
         "jnz 8f",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbp",
-        "pop rbx",
-        "pop r10",
-        "pop r9",
-        "pop r8",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rax",
+        crate::pop_frame_registers!(),
         "mov rsp, [rsp + {rsp}]",
         // RSP is the user's.
         "swapgs",

@@ -13,15 +13,6 @@ use crate::stub::{
 /// Offset of the IST stack's depth word from the frame.
 const DEPTH: usize = TrapFrame::SIZE + IST_DEPTH;
 
-/// Vector of #DB.
-pub(super) const DEBUG: u8 = 1;
-/// Vector of the NMI.
-pub(super) const NMI: u8 = 2;
-/// Vector of #DF.
-pub(super) const DOUBLE_FAULT: u8 = 8;
-/// Vector of #MC.
-pub(super) const MACHINE_CHECK: u8 = 18;
-
 /// The paranoid vectors.
 ///
 /// From user mode it is an exception like any other, once the frame is moved from the IST stack to the thread's: then
@@ -38,7 +29,7 @@ pub(super) const MACHINE_CHECK: u8 = 18;
 /// [`Kernel::nested_paranoid`], from which nothing returns. The stack counts as in use until the instruction that gives the
 /// frame up.
 ///
-/// **Reached by** the slots of vectors 1, 2, 8 and 18.
+/// **Reached by** the slots of the vectors in [`PARANOID_MASK`](crate::vector::PARANOID_MASK).
 ///
 /// **The CPU has** switched to the vector's IST stack, pushed the interrupt frame, cleared IF and TF, and blocked
 /// further NMIs if it is one, until the next IRET. **It has not** cleared AC or DF, nor touched GS.

@@ -5,7 +5,9 @@ use crate::frame::{EntryKind, TrapFrame};
 use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
-use crate::stub::{load_kernel_tables, push_registers, restrict_speculation, system_call};
+use crate::stub::{
+    load_kernel_tables, push_registers, push_syscall_image, push_user_stack, restrict_speculation, system_call,
+};
 use crate::windows::{flags, user_cr3};
 
 /// SYSCALL from 64-bit code: builds the whole [`TrapFrame`] and calls [`Kernel::syscall`].
@@ -50,13 +52,8 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
         "mov rsp, gs:[{stack}]",
         "4:",
         // RSP is a kernel stack; the words of an interrupt frame follow, as if an interrupt had pushed them.
-        "push {ss}",               // SS
-        "push qword ptr gs:[{scratch}]", // RSP
-        "push r11",                // RFLAGS
-        "push {cs}",               // CS
-        "push rcx",                // RIP
-        "push rax",                // original RAX
-        "push {kind}",             // kind
+        push_user_stack!(),
+        push_syscall_image!(),
         push_registers!(),
         restrict_speculation!(),
         "mov rdi, rsp",

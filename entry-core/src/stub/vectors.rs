@@ -4,14 +4,8 @@ use crate::frame::EntryKind;
 use crate::kernel::{Kernel, Options};
 use crate::stub::exception::{exception_common, interrupt_common, page_fault_common, system_call_common};
 use crate::stub::irqs_on::{IrqsOnKernel, interrupt_ist_common, system_call_ist_common};
-use crate::stub::paranoid::{DEBUG, DOUBLE_FAULT, MACHINE_CHECK, NMI, paranoid_common};
-use crate::vector::{ERROR_CODE_MASK, Vector};
-
-/// Bytes of a slot.
-pub const SLOT_BYTES: usize = 16;
-
-/// The vector of the soft system call, INT 0x80.
-pub const SYSTEM_CALL_VECTOR: u8 = 0x80;
+use crate::stub::paranoid::paranoid_common;
+use crate::vector::{ERROR_CODE_MASK, PARANOID_MASK, SLOT_BYTES, Vector};
 
 macro_rules! slots {
     ($(#[$doc:meta])* $name:ident<$kernel:ident>, $interrupt:ident, $system_call:ident) => {
@@ -34,7 +28,7 @@ macro_rules! slots {
                 ".if entry_vector == {int80}",
                 "push {kind_int80}",
                 "jmp {system_call}",
-                ".elseif (entry_vector == {db}) || (entry_vector == {nmi}) || (entry_vector == {df}) || (entry_vector == {mc})",
+                ".elseif (entry_vector < 32) && ((({paranoids} >> (entry_vector & 31)) & 1) == 1)",
                 "push {kind_paranoid} + entry_vector",
                 "jmp {paranoid}",
                 ".elseif entry_vector == {pf}",
@@ -52,13 +46,10 @@ macro_rules! slots {
                 ".endr",
                 slot = const SLOT_BYTES,
                 errors = const ERROR_CODE_MASK,
-                int80 = const SYSTEM_CALL_VECTOR,
-                db = const DEBUG,
-                nmi = const NMI,
-                df = const DOUBLE_FAULT,
-                mc = const MACHINE_CHECK,
+                paranoids = const PARANOID_MASK,
+                int80 = const Vector::INT80.0,
                 pf = const Vector::PAGE_FAULT.0,
-                kind_int80 = const EntryKind::Int80.word(SYSTEM_CALL_VECTOR),
+                kind_int80 = const EntryKind::Int80.word(Vector::INT80.0),
                 kind_exception = const EntryKind::Exception.word(0),
                 kind_interrupt = const EntryKind::Interrupt.word(0),
                 kind_paranoid = const EntryKind::Paranoid.word(0),

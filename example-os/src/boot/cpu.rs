@@ -15,7 +15,7 @@ use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
 use x86_64::registers::model_specific::{Efer, EferFlags};
 use x86_64::structures::DescriptorTablePointer;
 
-use super::{BootCell, BootError};
+use super::{BootCell, BootError, entry};
 
 /// The features that the kernel asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,18 +134,13 @@ pub(super) fn init() -> Result<Features, BootError> {
     Ok(features)
 }
 
-const GDT_ENTRIES: usize = 3;
-/// The offset of the table's last byte.
-const GDT_LIMIT: u16 = 23;
-const _: () = assert!(GDT_LIMIT as usize == size_of_val(&GDT) - 1);
-
 /// A copy of the boot GDT in the image: the boot data lies where no table of the kernel maps it.
-static GDT: [u64; GDT_ENTRIES] = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
+static GDT: [u64; 3] = entry::GDT;
 
 /// Loads the GDT from where the kernel's tables show it.
 pub(super) fn reload_gdt() {
     let pointer = DescriptorTablePointer {
-        limit: GDT_LIMIT,
+        limit: entry::GDT_LIMIT,
         base: VirtAddr::from_ptr(&raw const GDT),
     };
     // SAFETY: the table has the descriptors that CS and SS were loaded from, at the same places, and lives for ever.

@@ -12,6 +12,10 @@
 
 use core::arch::{global_asm, naked_asm};
 
+use entry_core::SegmentLayout;
+use entry_core::msr::{Efer, Register};
+use x86_64::registers::control::{Cr0Flags, Cr4Flags};
+
 const STACK_BYTES: usize = 32 << 10;
 
 #[repr(C, align(4096))]
@@ -20,15 +24,18 @@ struct Stack([u8; STACK_BYTES]);
 /// The stack of boot, and of the image's main function.
 static mut STACK: Stack = Stack([0; STACK_BYTES]);
 
-const CR0_PAGING: u32 = 1 << 31;
-const CR0_WRITE_PROTECT: u32 = 1 << 16;
-const CR4_PAE: u32 = 1 << 5;
-const IA32_EFER: u32 = 0xc000_0080;
-const EFER_LONG_MODE: u32 = 1 << 8;
+/// The order of the first GDT: the kernel's own, of which it has the descriptors for ring 0.
+pub(super) const LAYOUT: SegmentLayout = SegmentLayout::NATURAL;
 
-/// Index 1 of the boot GDT: 64-bit code. Index 2: data.
-pub(super) const CODE: u16 = 1 << 3;
-pub(super) const DATA: u16 = 2 << 3;
+/// The first GDT.
+pub(super) const GDT: [u64; 3] = {
+    let [null, code, data, ..] = SegmentLayout::natural_gdt(0, 0);
+    [null, code, data]
+};
+
+/// The offset of the first GDT's last byte.
+pub(super) const GDT_LIMIT: u16 = 23;
+const _: () = assert!(GDT_LIMIT as usize == size_of_val(&GDT) - 1);
 
 global_asm!(
     // The multiboot2 header: magic, architecture i386, length, checksum, and the tag that ends the list.
@@ -71,11 +78,15 @@ global_asm!(
     ".set page, page + 0x200000",
     ".endr",
     "boot_gdt:",
-    ".quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff",
+    ".quad {null}, {code}, {data}",
     "boot_gdt_pointer:",
-    ".short 23",
+    ".short {gdt_limit}",
     ".long boot_gdt",
     ".popsection",
+    null = const GDT[0],
+    code = const GDT[1],
+    data = const GDT[2],
+    gdt_limit = const GDT_LIMIT,
     pvh_entry = sym pvh_entry,
 );
 
@@ -151,12 +162,13 @@ unsafe extern "C" fn enter_long_mode() -> ! {
         "movabs rax, offset {start}",
         "call rax",
         "int3",
-        pae = const CR4_PAE,
-        efer = const IA32_EFER,
-        long_mode = const EFER_LONG_MODE,
-        paging = const CR0_PAGING | CR0_WRITE_PROTECT,
-        code = const CODE,
-        data = const DATA,
+        pae = const Cr4Flags::PHYSICAL_ADDRESS_EXTENSION.bits(),
+        efer = const Efer::NUMBER,
+        long_mode = const Efer::bits(&Efer::LONG_MODE_ENABLE),
+        // The sign is that of 32 bits.
+        paging = const Cr0Flags::PAGING.union(Cr0Flags::WRITE_PROTECT).bits().cast_signed() << 32 >> 32,
+        code = const LAYOUT.kernel_code().bits(),
+        data = const LAYOUT.kernel_data().bits(),
         stack = sym STACK,
         stack_bytes = const STACK_BYTES,
         start = sym super::start,

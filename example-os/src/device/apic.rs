@@ -11,6 +11,7 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use volatile::VolatilePtr;
+use x86_64::registers::model_specific::{ApicBase, ApicBaseFlags};
 
 use crate::memory::layout::APIC_WINDOW;
 
@@ -35,11 +36,6 @@ const DELIVERY_NMI: u32 = 4 << 8;
 const COMMAND_ASSERT: u32 = 1 << 14;
 const COMMAND_TO_SELF: u32 = 1 << 18;
 const DIVIDE_BY_1: u32 = 0b1011;
-
-const IA32_APIC_BASE: u32 = 0x1b;
-const BASE_ENABLE: u64 = 1 << 11;
-const BASE_X2APIC: u64 = 1 << 10;
-const BASE_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// The vector of spurious interrupts. Its handler sends no end of interrupt.
 pub const SPURIOUS_VECTOR: u8 = 0xff;
@@ -84,21 +80,22 @@ pub(crate) fn physical_base() -> Result<u64, ApicError> {
     if !crate::boot::cpu::features().apic {
         return Err(ApicError::Missing);
     }
-    // SAFETY: a CPU with a local APIC has this register.
-    let base = unsafe { x86_64::registers::model_specific::Msr::new(IA32_APIC_BASE).read() };
-    if base & BASE_X2APIC != 0 {
-        return Err(ApicError::X2Apic { base });
+    let (page, flags) = ApicBase::read();
+    let page = page.start_address().as_u64();
+    if flags.contains(ApicBaseFlags::X2APIC_ENABLE) {
+        return Err(ApicError::X2Apic {
+            base: page | flags.bits(),
+        });
     }
-    Ok(base & BASE_ADDRESS)
+    Ok(page)
 }
 
 /// Enables the APIC with every local source masked and all priorities accepted.
 pub(crate) fn init() {
-    // SAFETY: `physical_base` has read this register.
-    let base = unsafe { x86_64::registers::model_specific::Msr::new(IA32_APIC_BASE).read() };
-    if base & BASE_ENABLE == 0 {
+    let (page, flags) = ApicBase::read();
+    if !flags.contains(ApicBaseFlags::LAPIC_ENABLE) {
         // SAFETY: the value is the one read, with the enable bit set.
-        unsafe { x86_64::registers::model_specific::Msr::new(IA32_APIC_BASE).write(base | BASE_ENABLE) };
+        unsafe { ApicBase::write(page, flags | ApicBaseFlags::LAPIC_ENABLE) };
     }
     register(SPURIOUS).write(SOFTWARE_ENABLE | u32::from(SPURIOUS_VECTOR));
     for source in [LVT_TIMER, LVT_LINT0, LVT_ERROR] {

@@ -19,7 +19,9 @@ use super::table::{ENTRIES, Entry, Flags, Slot, Table, table_index};
 /// Page tables for the image: 2 MiB each.
 const IMAGE_TABLES: usize = 4;
 
-#[repr(C)]
+/// The root is at an even page: an NMI that finds it loaded tells by bit 12 of CR3 that it is no table for user mode
+/// ([`SplitTables`](entry_core::percpu::SplitTables)).
+#[repr(C, align(8192))]
 struct Tables {
     root: Table,
     direct: Table,

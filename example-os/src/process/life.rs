@@ -169,7 +169,7 @@ impl Vacancy {
         let Self { pid, process, stack } = self;
         let top = stack.top();
         // SAFETY: the stack is new, and 16 KiB long.
-        let rsp = unsafe { switch::prepare_first_switch(top, frame, entry::first_return()) };
+        let rsp = unsafe { switch::prepare_first_switch(top, frame) };
         let context = &process.context;
         context.rsp.store(rsp, Ordering::Relaxed);
         context.cr3.store(space.cr3(), Ordering::Relaxed);

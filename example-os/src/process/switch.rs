@@ -5,7 +5,9 @@
 use core::arch::naked_asm;
 use core::mem::size_of;
 
-use entry_core::TrapFrame;
+use entry_core::{TrapFrame, stub};
+
+use crate::entry;
 
 /// Words that [`switch_stacks`] leaves on the stack: six registers and the return address.
 const SAVED_WORDS: usize = 7;
@@ -47,23 +49,30 @@ pub(super) unsafe extern "sysv64" fn switch_stacks(save: *mut u64, load: u64) {
     )
 }
 
-/// Lays out a stack so that the first switch to it "returns" to `resume` with RSP at `frame`, and returns the RSP to
-/// switch to.
+/// Where a new process begins: with RSP at a frame that leads to user mode.
+///
+/// **Reached by** the RET of a [`switch_stacks`] to a stack that [`prepare_first_switch`] laid out: RSP is the address of the
+/// frame at the top of the stack, GS base is the kernel's, interrupts are off.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn first_run() -> ! {
+    naked_asm!(
+        "mov rdi, rsp",
+        "call {leave}",
+        "int3",
+        leave = sym entry::leave_first_frame,
+    )
+}
+
+/// Lays out a stack so that the first switch to it leads to user mode with `frame`, and returns the RSP to switch to.
 ///
 /// # Safety
 ///
 /// 1. `top` is the 16-byte aligned end of a kernel stack that nobody uses, with room for a frame and seven words.
-pub(super) unsafe fn prepare_first_switch(
-    top: u64,
-    frame: &TrapFrame,
-    resume: unsafe extern "sysv64" fn() -> !,
-) -> u64 {
+pub(super) unsafe fn prepare_first_switch(top: u64, frame: &TrapFrame) -> u64 {
     let frame_address = top - size_of::<TrapFrame>() as u64;
     let rsp = frame_address - (SAVED_WORDS * 8) as u64;
     let mut words = [0; SAVED_WORDS];
-    #[expect(clippy::fn_to_numeric_cast_any, reason = "RET wants the address")]
-    let address = resume as usize as u64;
-    words[SAVED_WORDS - 1] = address;
+    words[SAVED_WORDS - 1] = stub::address(first_run);
     // SAFETY: condition 1: the frame lies inside the stack, and 16-byte aligned, since its size is a multiple of 16.
     unsafe { (frame_address as *mut TrapFrame).write(frame.clone()) };
     // SAFETY: condition 1: the words lie inside the stack, below the frame; 176 + 56 bytes keep 8-byte alignment.

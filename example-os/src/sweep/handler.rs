@@ -22,6 +22,9 @@ pub(super) const TIMER_VECTOR: u8 = 0xe1;
 /// Vector of the interrupt that is an event.
 pub(super) const EVENT_VECTOR: u8 = 0xe2;
 
+/// The vector of the soft system call.
+pub(super) const SYSTEM_CALL_VECTOR: u8 = Vector::INT80.0;
+
 /// Length of UD2.
 const UD2_BYTES: u64 = 2;
 
@@ -225,7 +228,7 @@ pub(super) fn handle(frame: &mut TrapFrame) -> bool {
                 cpu().set_work_pending();
             }
         }
-        EVENT_VECTOR | entry_core::stub::SYSTEM_CALL_VECTOR if shared.is(Phase::Shot) => {
+        EVENT_VECTOR | SYSTEM_CALL_VECTOR if shared.is(Phase::Shot) => {
             apic::eoi();
             shared.events.note(frame.rip());
         }

@@ -5,7 +5,7 @@ use entry_core::{IrqOff, Kernel, TrapFrame};
 use x86_64::instructions::segmentation::{SS, Segment};
 use x86_64::instructions::tables::sgdt;
 
-use super::handler::EVENT_VECTOR;
+use super::handler::{EVENT_VECTOR, SYSTEM_CALL_VECTOR};
 use super::launch::{Way, kernel_invalid_opcode, kernel_nothing};
 use super::registers::Registers;
 use crate::entry::{OsKernel, PerCpu, SyscallEntry};
@@ -211,7 +211,7 @@ impl Event {
             Self::Interrupt | Self::KernelInterrupt | Self::IrqsOnInterrupt | Self::IrqsOnKernelInterrupt => {
                 Some(EVENT_VECTOR)
             }
-            Self::KernelInt80 | Self::IrqsOnKernelInt80 => Some(entry_core::stub::SYSTEM_CALL_VECTOR),
+            Self::KernelInt80 | Self::IrqsOnKernelInt80 => Some(SYSTEM_CALL_VECTOR),
             _ => None,
         }
     }
@@ -562,4 +562,4 @@ const fn code_address(event: Event) -> u64 {
 }
 
 /// The stubs of the vectors that the events and injectors go through.
-pub(super) const VECTORS: [u8; 8] = [1, 2, 3, 6, 11, 14, EVENT_VECTOR, entry_core::stub::SYSTEM_CALL_VECTOR];
+pub(super) const VECTORS: [u8; 8] = [1, 2, 3, 6, 11, 14, EVENT_VECTOR, SYSTEM_CALL_VECTOR];
