@@ -9,6 +9,7 @@
     clippy::unwrap_used
 )]
 
+pub mod context;
 pub mod decide;
 pub mod exit;
 pub mod iret;
@@ -18,6 +19,7 @@ pub mod rules;
 mod stub;
 pub mod sysret;
 
+pub use context::{UserContext, UserEvent};
 pub use decide::{ExitWords, IretReason, decide, why_iret};
 pub use exit::{IretOnly, SysretOrIret};
 pub use refusal::Refusal;

@@ -18,9 +18,9 @@ use entry_core::address::{UserLimit, Width};
 use entry_core::cpu::CpuFeatures;
 use entry_core::irqs_on::InterruptsOnEntry;
 use entry_core::kernel::{Baseline, Options, WithSmap};
-use entry_core::msr::{Cpu, Cstar, Fmask, FsBase, GsBase, KernelGsBase, Register};
+use entry_core::msr::{Cpu, Cstar, Fmask, FsBase, GsBase, KernelGsBase, Lstar, Register};
 use entry_core::percpu::{EntryStack, IstStack};
-use entry_core::plan::{EntryPoints, SyscallPlan};
+use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
 use entry_core::rflags::FlagMask;
 use entry_core::stub::{
     self, IrqsOnKernel, IrqsOnStubs, LeanKernel, ReturnToUser, StubTable, syscall_entry, syscall_entry_lean,
@@ -77,6 +77,7 @@ static NULL_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static IO_PRIVILEGE_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static IRQS_ON_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static TRACKED_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static OTHER_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 
 static INTERRUPT_STACK: IstStack<IST_BYTES> = IstStack::new();
 
@@ -544,6 +545,41 @@ pub fn install() -> IrqOff {
     // A CPU without SYSENTER in long mode does without.
     let _ = cpu.install_sysenter::<OsKernel>(Way::FromHeader, &irq);
     irq
+}
+
+/// Gives this CPU, which is set up, to another kernel for good: system calls and all vectors lead to the stubs of `K`, which arrive
+/// on `stack`. For tests of kernels of another shape.
+///
+/// # Panics
+///
+/// If it is called twice.
+///
+/// # Safety
+///
+/// 1. No process runs or will.
+/// 2. As [`PerCpuHeader::set_kernel_stack`](entry_core::PerCpuHeader::set_kernel_stack) of `stack`.
+pub unsafe fn hand_over<K: Kernel>(stack: u64, irq: &IrqOff) -> Installed {
+    static IS_HANDED_OVER: AtomicBool = AtomicBool::new(false);
+    assert!(
+        !IS_HANDED_OVER.swap(true, Ordering::Relaxed),
+        "there is one other kernel"
+    );
+    let stubs = stubs::<K>();
+    let gates = Gates::new(stubs.vectors, stubs.syscall_compat);
+    // SAFETY: the flag above lets this be reached once.
+    let _filled = unsafe { OTHER_GATES.fill(|place| *place = gates) };
+    // SAFETY: 1. the gates were just filled. 2. This is the kernel, and `install` has loaded TR. 3. By the proof.
+    unsafe { load_gates(&OTHER_GATES) };
+    // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
+    unsafe { Lstar::from_bits(stubs.syscall).write(&mut Cpu) };
+    let cpu = PerCpu::current(irq);
+    // SAFETY: condition 2.
+    unsafe { cpu.set_kernel_stack(stack) };
+    // A CPU without SYSENTER in long mode does without.
+    let _ = cpu.install_sysenter::<K>(Way::FromHeader, irq);
+    // SAFETY: 1. `install` has set the registers, and the entry points were exchanged here. 2. Condition 1:
+    // nothing else runs that would set others.
+    unsafe { Installed::assume() }
 }
 
 fn give_stacks(task_state: &mut TaskStateSegment) {

@@ -19,7 +19,7 @@ const ON_A_PLAIN_CPU_TOO: [&str; 4] = ["entry_exceptions", "entry_user", "kpti",
 
 /// Images whose interrupts have to come after any instruction: boundaries are hit by counting instructions.
 pub(crate) fn counts_instructions(image: &str) -> bool {
-    image.starts_with("sweep") || image == "irqs_on_hostile"
+    image.starts_with("sweep") || ["irqs_on_hostile", "user_context"].contains(&image)
 }
 
 /// Images that say something else, or the same with more right, on a machine that checks more: entries and exits, the
@@ -35,6 +35,7 @@ fn boots_in_bochs(image: &str) -> bool {
             "screen",
             "should_panic",
             "sysenter",
+            "user_context",
         ]
         .contains(&image)
 }

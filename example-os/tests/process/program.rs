@@ -3,11 +3,16 @@
 //! The test runs on the boot stack, which is the idle thread: a switch away from it comes back when nothing is runnable,
 //! so a test sees every process end or wait.
 
+#[path = "assembly.rs"]
+mod assembly;
+
 use entry_core::{IrqOff, TrapFrame};
 use example_os::entry;
 use example_os::harness::Suite;
 use example_os::memory::{AddressSpace, Placement, Protection};
 use example_os::process::{self, Children, WaitStatus, scheduler};
+
+pub(crate) use assembly::program;
 
 /// Where a program's code lies, below 4 GiB so that 32-bit code can run there too.
 pub(crate) const CODE: u64 = 0x40_0000;
@@ -67,31 +72,3 @@ impl Machine {
         self.finish(pid).unwrap()
     }
 }
-
-/// Assembles a program; its value is the code. Labels from 4 up are free.
-macro_rules! program {
-    ($($line:literal),+ $(; $name:ident = $value:expr)* $(,)?) => {{
-        let start: *const u8;
-        let end: *const u8;
-        // SAFETY: the code is put aside, not executed; two addresses are computed.
-        unsafe {
-            core::arch::asm!(
-                ".pushsection .rodata.programs, \"a\", @progbits",
-                "2:",
-                $($line,)+
-                "3:",
-                ".popsection",
-                "lea {start}, [rip + 2b]",
-                "lea {end}, [rip + 3b]",
-                start = out(reg) start,
-                end = out(reg) end,
-                $($name = const $value,)*
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        // SAFETY: both labels are in one section, and what lies between is never written.
-        unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) }
-    }};
-}
-
-pub(crate) use program;

@@ -1,0 +1,386 @@
+//! A kernel that runs user mode as a call: each kind of event comes back from `UserContext::run`, with all registers.
+//!
+//! Runs on TCG with any CPU model, with its clock counting instructions, and on Bochs.
+#![no_std]
+#![no_main]
+#![feature(custom_test_frameworks)]
+#![test_runner(example_os::harness::run)]
+#![reexport_test_harness_main = "test_main"]
+
+#[path = "process/assembly.rs"]
+mod assembly;
+
+use core::arch::x86_64::_rdtsc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use assembly::program;
+use entry_core::kernel::{Baseline, WithSmap};
+use entry_core::msr::Cpu;
+use entry_core::plan::Installed;
+use entry_core::vector::Vector;
+use entry_core::{EntryKind, IrqOff, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame};
+use entry_sysret::context::{Events, RunKernel, RunStack, UserContext, UserEvent};
+use entry_sysret::iret::{CodeSize, program_start};
+use entry_sysret::{Refusal, Rules, SysretOrIret};
+use example_os::device::apic;
+use example_os::entry::{self, LAYOUT, UserRules};
+use example_os::harness::Suite;
+use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection};
+use example_os::{boot, println, skip};
+use x86_64::instructions::tables;
+
+/// The kernel under test.
+struct Loop;
+
+/// NMIs that came.
+static NMIS: AtomicU32 = AtomicU32::new(0);
+
+// SAFETY: 1., 3. and 4. by `entry::install`. 2. By `entry::hand_over`; no process runs, so nobody changes the stacks.
+unsafe impl RunKernel for Loop {
+    type Exit = SysretOrIret<UserRules>;
+    type Tracking = NoTracking;
+    type Msrs = Cpu;
+    const LAYOUT: SegmentLayout = LAYOUT;
+
+    fn kernel_exception(frame: &mut TrapFrame, _irq: IrqOff) -> IrqOff {
+        panic!("exception in the kernel\n{frame}");
+    }
+
+    fn kernel_interrupt(frame: &mut TrapFrame, _irq: IrqOff) -> IrqOff {
+        panic!("the tests leave interrupts off\n{frame}");
+    }
+
+    fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+        assert_eq!(frame.vector(), Vector::NMI.0, "{frame}");
+        NMIS.fetch_add(1, Ordering::Relaxed);
+        header(&irq).set_work_pending();
+        irq
+    }
+
+    fn nested_paranoid(frame: &TrapFrame) -> ! {
+        panic!("nested\n{frame}");
+    }
+}
+
+static RUN_STACK: RunStack<16384> = RunStack::new();
+
+fn header(irq: &IrqOff) -> &PerCpuHeader {
+    // SAFETY: `entry::install` has set GS base.
+    unsafe { PerCpuHeader::current(irq) }
+}
+
+/// The CPU and the address space of all programs here.
+struct Machine {
+    irq: Option<IrqOff>,
+    installed: Installed,
+    space: AddressSpace,
+}
+
+const CODE: u64 = 0x40_0000;
+const DATA: u64 = 0x50_0000;
+/// A page that nobody has touched.
+const FRESH: u64 = 0x51_0000;
+
+impl Suite for Machine {
+    fn set_up() -> Self {
+        let irq = entry::install();
+        // SAFETY: 1. this image starts no process. 2. The stack is this CPU's alone.
+        let installed = unsafe { entry::hand_over::<Events<Loop>>(RUN_STACK.top(), &irq) };
+        let mut space = AddressSpace::new().unwrap();
+        let executable = Protection::READ.union(Protection::EXECUTE);
+        space.mmap(CODE, PAGE_SIZE, executable, Placement::Fixed).unwrap();
+        for page in [DATA, FRESH] {
+            let protection = Protection::READ.union(Protection::WRITE);
+            space.mmap(page, PAGE_SIZE, protection, Placement::Fixed).unwrap();
+        }
+        space.write(DATA, &[0]).unwrap();
+        // SAFETY: the kernel is mapped in every space, and this one lives as long as the tests.
+        unsafe { space.activate() };
+        Self {
+            irq: Some(irq),
+            installed,
+            space,
+        }
+    }
+}
+
+impl Machine {
+    /// A context that begins with `code`.
+    fn load(&mut self, code: &[u8]) -> UserContext {
+        self.space.write(CODE, code).unwrap();
+        let frame = program_start(&UserRules::RULES, CodeSize::Bits64, CODE, DATA + PAGE_SIZE).unwrap();
+        UserContext::new(frame)
+    }
+
+    fn run(&mut self, context: &mut UserContext) -> UserEvent {
+        let irq = self.irq.take().unwrap();
+        let (event, irq) = if boot::cpu::features().smap {
+            // SAFETY: 1. `set_up`, which has chosen the same options. 2. The space is the programs' own. 3. The kernel leaves
+            // them alone since `set_up`. 4. Tests run on the boot stack.
+            unsafe { context.run::<Loop, WithSmap>(irq, &self.installed) }
+        } else {
+            // SAFETY: as above.
+            unsafe { context.run::<Loop, Baseline>(irq, &self.installed) }
+        };
+        self.irq = Some(irq);
+        event
+    }
+
+    const fn irq(&self) -> &IrqOff {
+        self.irq.as_ref().unwrap()
+    }
+}
+
+/// Sets and gets every register that a program can have, RSP included; RCX and R11 last.
+type Accessors = (fn(&mut TrapFrame, u64), Get);
+type Get = fn(&TrapFrame) -> u64;
+const REGISTERS: [Accessors; 16] = [
+    (TrapFrame::set_rax, TrapFrame::rax),
+    (TrapFrame::set_rbx, TrapFrame::rbx),
+    (TrapFrame::set_rdx, TrapFrame::rdx),
+    (TrapFrame::set_rsi, TrapFrame::rsi),
+    (TrapFrame::set_rdi, TrapFrame::rdi),
+    (TrapFrame::set_rbp, TrapFrame::rbp),
+    (TrapFrame::set_r8, TrapFrame::r8),
+    (TrapFrame::set_r9, TrapFrame::r9),
+    (TrapFrame::set_r10, TrapFrame::r10),
+    (TrapFrame::set_r12, TrapFrame::r12),
+    (TrapFrame::set_r13, TrapFrame::r13),
+    (TrapFrame::set_r14, TrapFrame::r14),
+    (TrapFrame::set_r15, TrapFrame::r15),
+    (TrapFrame::set_rsp, TrapFrame::rsp),
+    (TrapFrame::set_rcx, TrapFrame::rcx),
+    (TrapFrame::set_r11, TrapFrame::r11),
+];
+
+/// CF, PF, AF, ZF, SF, DF, OF, AC and ID; IF and bit 1.
+const FLAGS: u64 = 0x8d5 | 0x400 | 0x4_0000 | 0x20_0000 | 0x202;
+
+fn fill(frame: &mut TrapFrame, seed: u64) {
+    for (number, (set, _)) in (1..).zip(REGISTERS) {
+        set(frame, seed * number);
+    }
+    frame.set_rflags(FLAGS);
+}
+
+/// Compares all registers, or all but RCX and R11.
+fn check(frame: &TrapFrame, seed: u64, count: usize) {
+    for (number, (_, get)) in (1..).zip(REGISTERS).take(count) {
+        assert_eq!(get(frame), seed * number, "register {number}\n{frame}");
+    }
+    assert_eq!(frame.rflags() & !0x1_0000, FLAGS, "{frame}");
+}
+
+const SEED: u64 = 0x0101_0101_0101_0101;
+const INVALID_OPCODE: UserEvent = UserEvent::Exception {
+    vector: Vector::INVALID_OPCODE,
+    error_code: 0,
+};
+const BREAKPOINT: UserEvent = UserEvent::Exception {
+    vector: Vector::BREAKPOINT,
+    error_code: 0,
+};
+const TIMER: u8 = 0x41;
+
+/// Makes a segment of user mode present, or absent if it is.
+fn toggle_user_data() {
+    const PRESENT: u64 = 1 << 47;
+    let at = tables::sgdt()
+        .base
+        .as_mut_ptr::<u64>()
+        .wrapping_add(usize::from(LAYOUT.user_data().bits() >> 3));
+    // SAFETY: the descriptor is in the GDT, which is kernel data; nobody else uses it meanwhile.
+    let descriptor = unsafe { at.read_volatile() };
+    // SAFETY: as above; the test puts it back.
+    unsafe { at.write_volatile(descriptor ^ PRESENT) };
+}
+
+example_os::tests! { Machine;
+    fn a_system_call_comes_back_with_all_registers(machine) {
+        let mut context = machine.load(program!("syscall", "int3", "syscall"));
+        fill(context.frame_mut(), SEED);
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+        assert_eq!(context.frame().entry_kind(), Some(EntryKind::Syscall64));
+        assert_eq!((context.frame().rip(), context.frame().original_rax()), (CODE + 2, SEED));
+        check(context.frame(), SEED, 14);
+        // Back by SYSRET: RCX and R11 are its.
+        context.frame_mut().set_return_value(0);
+        assert_eq!(machine.run(&mut context), BREAKPOINT);
+        let frame = context.frame();
+        assert_eq!((frame.rip(), frame.rax()), (CODE + 3, 0));
+        assert_eq!((frame.rcx(), frame.r11()), (CODE + 2, FLAGS));
+        // Back by IRET, with all registers others.
+        fill(context.frame_mut(), 3 * SEED);
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+        check(context.frame(), 3 * SEED, 14);
+    }
+
+    fn each_kind_of_system_call_is_told(machine) {
+        let mut context = machine.load(program!("int 0x80", "syscall"));
+        fill(context.frame_mut(), SEED);
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+        assert_eq!(context.frame().entry_kind(), Some(EntryKind::Int80));
+        check(context.frame(), SEED, 16);
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+        assert_eq!(context.frame().entry_kind(), Some(EntryKind::Syscall64));
+    }
+
+    fn an_invalid_opcode_comes_back_and_can_be_skipped(machine) {
+        let mut context = machine.load(program!("ud2", "int3"));
+        fill(context.frame_mut(), SEED);
+        assert_eq!(machine.run(&mut context), INVALID_OPCODE);
+        assert_eq!(context.frame().rip(), CODE);
+        check(context.frame(), SEED, 16);
+        // It is there for as long as nobody does anything about it.
+        assert_eq!(machine.run(&mut context), INVALID_OPCODE);
+        context.frame_mut().set_rip(CODE + 2);
+        assert_eq!(machine.run(&mut context), BREAKPOINT);
+        check(context.frame(), SEED, 16);
+    }
+
+    fn a_page_fault_comes_back_with_its_address_and_can_be_served(machine) {
+        let mut context = machine.load(program!("mov [rdi + 8], rsi", "mov rdx, [rdi + 8]", "int3"));
+        context.frame_mut().set_rdi(FRESH);
+        context.frame_mut().set_rsi(SEED);
+        // A write of user mode to a page that is not there.
+        let fault = UserEvent::PageFault { address: FRESH + 8, error_code: 6 };
+        assert_eq!(machine.run(&mut context), fault);
+        machine.space.resolve_fault(FRESH + 8, 6).unwrap();
+        assert_eq!(machine.run(&mut context), BREAKPOINT);
+        assert_eq!(context.frame().rdx(), SEED);
+    }
+
+    fn protection_faults_tell_their_error_code(machine) {
+        let mut context = machine.load(program!("mov ds, eax"));
+        context.frame_mut().set_rax(0x50);
+        let fault = UserEvent::Exception { vector: Vector::GENERAL_PROTECTION, error_code: 0x50 };
+        assert_eq!(machine.run(&mut context), fault);
+    }
+
+    fn a_timer_interrupt_comes_back_and_the_program_goes_on(machine) {
+        let mut context = machine.load(program!("4:", "inc r15", "jmp 4b"));
+        fill(context.frame_mut(), SEED);
+        let mut rounds = context.frame().r15();
+        for _ in 0..3 {
+            apic::timer_one_shot(TIMER, 2_000);
+            assert_eq!(machine.run(&mut context), UserEvent::Interrupt { vector: TIMER });
+            apic::eoi();
+            assert_eq!(context.frame().entry_kind(), Some(EntryKind::Interrupt));
+            assert!(context.frame().r15() > rounds);
+            rounds = context.frame().r15();
+            context.frame_mut().set_rflags(FLAGS);
+            context.frame_mut().set_r15(SEED * 13);
+            check(context.frame(), SEED, 16);
+            context.frame_mut().set_r15(rounds);
+        }
+    }
+
+    fn a_single_step_comes_back(machine) {
+        let mut context = machine.load(program!("nop", "nop", "int3"));
+        context.frame_mut().set_rflags(0x302);
+        let step = UserEvent::Exception { vector: Vector::DEBUG, error_code: 0 };
+        for offset in [1, 2] {
+            assert_eq!(machine.run(&mut context), step);
+            assert_eq!(context.frame().rip(), CODE + offset);
+        }
+        context.frame_mut().set_rflags(0x202);
+        assert_eq!(machine.run(&mut context), BREAKPOINT);
+    }
+
+    fn a_bad_rip_is_refused_and_the_next_run_is_fine(machine) {
+        let mut context = machine.load(program!("syscall"));
+        for (rip, refusal) in [
+            (0x8000_0000_0000, Refusal::NonCanonicalRip { rip: 0x8000_0000_0000 }),
+            (0xffff_ffff_8000_0000, Refusal::KernelRip { rip: 0xffff_ffff_8000_0000 }),
+        ] {
+            context.frame_mut().set_rip(rip);
+            assert_eq!(machine.run(&mut context), UserEvent::Refused(refusal));
+            assert_eq!(context.frame().rip(), rip);
+        }
+        context.frame_mut().set_cs(LAYOUT.kernel_code().bits().into());
+        context.frame_mut().set_rip(CODE);
+        let refusal = Refusal::KernelCodeSegment { cs: LAYOUT.kernel_code().bits().into() };
+        assert_eq!(machine.run(&mut context), UserEvent::Refused(refusal));
+        context.frame_mut().set_cs(LAYOUT.user_code64().bits().into());
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+    }
+
+    fn an_iret_that_faults_comes_back(machine) {
+        let mut context = machine.load(program!("int3"));
+        fill(context.frame_mut(), SEED);
+        toggle_user_data();
+        let event = machine.run(&mut context);
+        toggle_user_data();
+        // #SS on a CPU, #NP on TCG.
+        let UserEvent::IretFault { vector, error_code } = event else { panic!("{event}") };
+        assert!([Vector::STACK_SEGMENT, Vector::SEGMENT_NOT_PRESENT].contains(&vector), "{event}");
+        assert_eq!(error_code, u64::from(LAYOUT.user_data().bits() & 0xfffc));
+        check(context.frame(), SEED, 16);
+        assert_eq!(machine.run(&mut context), BREAKPOINT);
+        check(context.frame(), SEED, 16);
+    }
+
+    fn work_comes_first(machine) {
+        let mut context = machine.load(program!("syscall"));
+        header(machine.irq()).set_work_pending();
+        assert_eq!(machine.run(&mut context), UserEvent::Work);
+        assert_eq!(context.frame().rip(), CODE);
+        header(machine.irq()).clear_work_pending();
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+    }
+
+    fn an_nmi_in_user_mode_that_leaves_work_comes_back(machine) {
+        if boot::info().command_line.ends_with("bochs") {
+            skip!("Bochs' timer sends no NMI");
+        }
+        let mut context = machine.load(program!("4:", "jmp 4b"));
+        fill(context.frame_mut(), SEED);
+        let before = NMIS.load(Ordering::Relaxed);
+        apic::timer_nmi(2_000);
+        assert_eq!(machine.run(&mut context), UserEvent::Work);
+        header(machine.irq()).clear_work_pending();
+        assert_eq!(NMIS.load(Ordering::Relaxed), before + 1);
+        assert_eq!(context.frame().entry_kind(), Some(EntryKind::Paranoid));
+        check(context.frame(), SEED, 16);
+        // NMIs are not blocked, and the program is interrupted again.
+        apic::timer_nmi(2_000);
+        assert_eq!(machine.run(&mut context), UserEvent::Work);
+        header(machine.irq()).clear_work_pending();
+        check(context.frame(), SEED, 16);
+    }
+
+    fn each_program_has_its_bases(machine) {
+        let code = program!("mov rax, fs:[0]", "mov rbx, gs:[8]", "syscall", "mov r8, fs:[0]", "mov r9, gs:[8]", "syscall");
+        let mut contexts = [machine.load(code), machine.load(code)];
+        for (number, context) in (1..).zip(&mut contexts) {
+            let word = DATA + 0x100 * number;
+            machine.space.write(word, &number.to_le_bytes()).unwrap();
+            machine.space.write(word + 0x18, &(10 * number).to_le_bytes()).unwrap();
+            context.set_fs_base(word, &UserRules::RULES).unwrap();
+            context.set_gs_base(word + 0x10, &UserRules::RULES).unwrap();
+        }
+        // Twice, in turn: the bases are not those of the program that ran before.
+        for (first, second) in [(TrapFrame::rax as Get, TrapFrame::rbx as Get), (TrapFrame::r8, TrapFrame::r9)] {
+            for (number, context) in (1..).zip(&mut contexts) {
+                assert_eq!(machine.run(context), UserEvent::SystemCall);
+                assert_eq!((first(context.frame()), second(context.frame())), (number, 10 * number));
+            }
+        }
+    }
+
+    fn a_round_has_a_price(machine) {
+        const ROUNDS: u64 = 1000;
+        let mut context = machine.load(program!("4:", "syscall", "jmp 4b"));
+        assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+        // SAFETY: RDTSC reads a counter.
+        let start = unsafe { _rdtsc() };
+        for _ in 0..ROUNDS {
+            let event = machine.run(&mut context);
+            assert!(matches!(event, UserEvent::SystemCall));
+        }
+        // SAFETY: as above.
+        let end = unsafe { _rdtsc() };
+        println!("[boot] {} ticks from SYSCALL to SYSCALL, with one jump in between", (end - start) / ROUNDS);
+        assert_eq!(context.frame().entry_kind(), Some(EntryKind::Syscall64));
+    }
+}
