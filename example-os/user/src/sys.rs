@@ -34,6 +34,8 @@ pub const WAIT4: usize = 61;
 pub const KILL: usize = 62;
 /// `getppid` by number.
 pub const GETPPID: usize = 110;
+/// `sched_setscheduler` by number.
+pub const SCHED_SETSCHEDULER: usize = 144;
 /// `arch_prctl` by number.
 pub const ARCH_PRCTL: usize = 158;
 /// `sched_setaffinity` by number.

@@ -29,7 +29,7 @@ mod loops;
 mod rows;
 mod table;
 
-use user::{Args, println};
+use user::{Args, control, println, sys};
 
 use rows::{Bench, Problem, ROWS};
 use table::MOST_REPEATS;
@@ -37,6 +37,38 @@ use table::MOST_REPEATS;
 user::program!(main);
 
 fn main(args: Args) -> i32 {
+    if sys::getpid() == 1 && !control::is_example_os() {
+        in_a_child(args)
+    } else {
+        run(args)
+    }
+}
+
+/// Linux's first process is none like others: signals whose default it has not changed do not reach it.
+fn in_a_child(args: Args) -> i32 {
+    let ended = sys::fork().and_then(|child| {
+        if child == 0 {
+            sys::exit(run(args));
+        }
+        sys::wait4(child)
+    });
+    match ended {
+        Ok((_, status)) if status & 0x7f == 0 => status >> 8,
+        Ok((_, status)) => {
+            println!(
+                "[bench] error the process that measures was killed by signal {}",
+                status & 0x7f
+            );
+            1
+        }
+        Err(errno) => {
+            println!("[bench] error no process to measure in: {errno:?}");
+            1
+        }
+    }
+}
+
+fn run(args: Args) -> i32 {
     let (mut rounds, mut repeats, mut first_row) = (4096, 3, 1);
     let mut with_table = false;
     loop {

@@ -467,6 +467,12 @@ impl Bench {
             let address = (&raw const cpu_0).expose_provenance();
             // SAFETY: 1. the mask is only read; 2. nothing is mapped.
             let _ = unsafe { sys::raw(sys::SCHED_SETAFFINITY, [0, 8, address, 0, 0, 0]) };
+            // Nor is one to take the CPU from the other at each wake-up, as Linux's scheduler may or may not let it.
+            const SCHED_BATCH: usize = 3;
+            let priority = 0_u32;
+            let address = (&raw const priority).expose_provenance();
+            // SAFETY: 1. the priority is only read; 2. nothing is mapped.
+            let _ = unsafe { sys::raw(sys::SCHED_SETSCHEDULER, [0, SCHED_BATCH, address, 0, 0, 0]) };
         }
         Self {
             rounds,
@@ -655,6 +661,9 @@ fn counted(counter: usize, body: impl FnOnce()) -> Result<u64, Problem> {
 
 /// Any system call through a stub set that answers 0 to all of them.
 fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
+    if !bench.example_os && stubs == control::STUBS_NULL_FULL {
+        return unknown_call(bench, row);
+    }
     bench.needs_control()?;
     let with_stubs = |rounds| {
         // SAFETY: 1. until the normal set is back, only `system_call` below makes calls, and nobody looks at their answer.
@@ -678,6 +687,15 @@ fn null_call(bench: &Bench, row: &Row, stubs: usize) -> Result<(), Problem> {
     expect("getpid through the null stub", u64::from(answer.unsigned_abs()), 0)?;
     expect("getpid is back", u64::from(sys::getpid() > 0), 1)?;
     bench.measure(row, u64::MAX, 0, with_stubs)
+}
+
+/// What another kernel does of itself: it has no call of that number, and says so.
+fn unknown_call(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    let refused = (Errno::ENOSYS.0 as u64).wrapping_neg();
+    bench.measure(row, u64::MAX, refused, |rounds| {
+        // SAFETY: 1. rounds start at 1; 2. there is no such call.
+        Ok(unsafe { loops::system_call(rounds, control::NUMBER, 0, 0) })
+    })
 }
 
 /// Runs `body` while INT 0x80 does nothing and exceptions are skipped.
