@@ -190,7 +190,7 @@ pub enum IretReason {
     /// never notices; 32-bit code takes #SS at its first push, under a selector that looks right.
     ///
     /// SYSCALL leaves SS good, but a context switch after an interrupt can bring a null one to a thread that sits in a system
-    /// call: the kernel has to load SS when it switches threads, which this decision can't see.
+    /// call, which this decision can't see: under the same rules, the exit loads SS before it executes SYSRET.
     ///
     /// # Source
     ///

@@ -97,7 +97,7 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     #[unsafe(naked)]
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        exit_stub!(R::RULES.data())
+        exit_stub!(R::RULES)
     }
 
     #[unsafe(naked)]
@@ -125,7 +125,7 @@ unsafe impl<R: Rules> Exit for IretOnly<R> {
     #[unsafe(naked)]
     #[unsafe(link_section = ".entry.text")]
     unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        exit_stub!(R::RULES.data())
+        exit_stub!(R::RULES)
     }
 
     #[unsafe(naked)]

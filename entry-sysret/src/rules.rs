@@ -6,6 +6,8 @@
 use entry_core::address::{UserLimit, Width};
 use entry_core::segment::SegmentLayout;
 
+use crate::decide::guard;
+
 /// The rules of an exit, as a constant.
 ///
 /// ```
@@ -42,6 +44,7 @@ pub struct RuleSet {
     /// 0 until allowed.
     pub(crate) code32: u64,
     pub(crate) data: u64,
+    pub(crate) kernel_data: u16,
     pub(crate) limit: UserLimit,
     pub(crate) width: Width,
     pub(crate) allows_io_privilege: bool,
@@ -63,6 +66,7 @@ impl RuleSet {
             },
             code32: 0,
             data: layout.user_data().bits() as u64,
+            kernel_data: layout.kernel_data().bits(),
             limit,
             width,
             allows_io_privilege: false,
@@ -72,9 +76,10 @@ impl RuleSet {
 
     /// Allows 32-bit user code: frames whose CS is the layout's 32-bit code selector. Without effect if it has none.
     ///
-    /// While 32-bit code exists, a frame made by an exception or interrupt leaves by IRET even where RCX and R11 are dead:
-    /// the entry left SS null, and SYSRET on AMD CPUs would keep the null segment's attributes under a good selector
-    /// ([`IretReason::NullStackSegment`](crate::IretReason::NullStackSegment)).
+    /// SYSRET on AMD CPUs keeps the attributes that SS has in the kernel, and those may be of a null segment
+    /// ([`IretReason::NullStackSegment`](crate::IretReason::NullStackSegment)). So while 32-bit code exists, the exit
+    /// loads SS with the kernel's data segment before SYSRET, and a frame made by an exception or interrupt leaves by IRET
+    /// even where RCX and R11 are dead.
     #[must_use]
     pub const fn with_code32(self) -> Self {
         Self {
@@ -84,7 +89,7 @@ impl RuleSet {
     }
 
     /// States that SYSRET loads all of SS: the CPU is Intel's, or the kernel loads SS with a selector that isn't null
-    /// after each entry through the IDT.
+    /// after each entry through the IDT and each switch of threads. The exit then leaves SS alone.
     ///
     /// # Source
     ///
@@ -117,6 +122,11 @@ impl RuleSet {
     #[must_use]
     pub const fn code32(&self) -> Option<u64> {
         if self.allows_code32() { Some(self.code32) } else { None }
+    }
+
+    /// Whether the exit has to load SS before SYSRET.
+    pub(crate) const fn exit_loads_ss(&self) -> bool {
+        guard!("sysret-stack-segment", self.allows_code32() && !self.sysret_loads_ss)
     }
 
     pub(crate) const fn allows_code32(&self) -> bool {

@@ -16,6 +16,8 @@
 //! SYSRET takes RIP from RCX, RFLAGS from R11, and leaves RSP alone. All three are loaded from the words of the
 //! interrupt image that the decision examined, not from the RCX and R11 words, so no other path can make what is
 //! consumed differ from what was checked. CS and SS are constants of `IA32_STAR`: the frame's words are not consumed.
+//! Where the rules allow 32-bit code, SS is loaded before: AMD's SYSRET keeps all of it but the selector, and an interrupt of
+//! another thread may have left it null.
 //!
 //! With [`KPTI`](entry_core::Options::KPTI) the user's tables are loaded when no register is left but RSP, which SYSRET's way
 //! therefore keeps in the header meanwhile; IRET's way goes through the CPU's entry stack, since the thread's is not mapped in
@@ -91,13 +93,17 @@ macro_rules! load_sysret_words {
 /// The body of [`Exit::leave`](entry_core::Exit::leave), for a naked function with the options `O`. `$verw_selector` is that
 /// of a data segment that can be written.
 macro_rules! exit_stub {
-    ($verw_selector:expr) => {
+    ($rules:expr) => {
         core::arch::naked_asm!(
             // Why here and not in Rust: Rust has decided; the registers it would need are about to be the user's. IRET is
             // positive, SYSRETL has the sign bit.
             "test eax, eax",
             "jg {by_iret}",
             $crate::stub::allow_speculation!(),
+            ".if {loads_ss}",
+            "mov ecx, {kernel_ss}",
+            "mov ss, ecx",
+            ".endif",
             "js 8f",
             ::entry_core::pop_frame_registers!(),
             // RSP points at R11; the interrupt image is above.
@@ -139,7 +145,9 @@ macro_rules! exit_stub {
             user_cr3 = const ::entry_core::PerCpuHeader::USER_CR3,
             user_spec_ctrl = const ::entry_core::PerCpuHeader::USER_SPEC_CTRL,
             spec_ctrl = const <::entry_core::msr::SpecCtrl as ::entry_core::msr::Register>::NUMBER,
-            verw_selector = const $verw_selector,
+            verw_selector = const $rules.data(),
+            loads_ss = const $rules.exit_loads_ss() as usize,
+            kernel_ss = const $rules.kernel_data,
             kpti = const O::KPTI as usize,
             verw = const O::VERW as usize,
             ibrs = const O::IBRS as usize,

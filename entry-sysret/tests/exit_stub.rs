@@ -19,6 +19,22 @@ impl Rules for TestRules {
     const RULES: RuleSet = RuleSet::new(&SegmentLayout::NATURAL, UserLimit::HIGHEST_48, Width::Bits48);
 }
 
+/// 32-bit code exists, on CPUs of any vendor.
+#[derive(Debug)]
+struct With32;
+
+impl Rules for With32 {
+    const RULES: RuleSet = TestRules::RULES.with_code32();
+}
+
+/// 32-bit code exists, on Intel's CPUs.
+#[derive(Debug)]
+struct With32OnIntel;
+
+impl Rules for With32OnIntel {
+    const RULES: RuleSet = With32::RULES.with_sysret_loading_ss();
+}
+
 macro_rules! options {
     ($name:ident: $($option:ident),*) => {
         #[derive(Debug)]
@@ -89,6 +105,34 @@ fn nothing_is_left_of_options_that_are_off() {
         assert!(!loads_cr3(&instruction));
         assert!(!matches!(instruction.mnemonic(), Mnemonic::Wrmsr | Mnemonic::Verw));
         assert_ne!(instruction.segment_prefix(), Register::GS);
+    }
+}
+
+#[test]
+fn ss_is_loaded_before_sysret_where_32_bit_code_exists_and_sysret_does_not_load_it() {
+    let loads_ss = |path: &Path| {
+        let load = first(path, |i| {
+            i.mnemonic() == Mnemonic::Mov && i.op0_register() == Register::SS
+        })?;
+        let selector = &path[load - 1];
+        assert_eq!(selector.op0_register(), path[load].op1_register());
+        Some(selector.immediate(1))
+    };
+    let way = |path: &Path| path.last().unwrap().mnemonic();
+    fn all<R: Rules>() -> Vec<Path> {
+        [
+            exit::<SysretOrIret<R>, Baseline>(),
+            exit::<IretOnly<R>, Baseline>(),
+            exit::<SysretOrIret<R>, Everything>(),
+        ]
+        .concat()
+    }
+    for path in all::<With32>() {
+        let is_sysret = way(&path) != Mnemonic::Iretq;
+        assert_eq!(loads_ss(&path), is_sysret.then_some(0x10), "{:?}", texts(&path));
+    }
+    for path in [all::<TestRules>(), all::<With32OnIntel>()].concat() {
+        assert_eq!(loads_ss(&path), None, "{:?}", texts(&path));
     }
 }
 

@@ -1,25 +1,26 @@
-//! User programs: ELF64 files for x86-64, linked to fixed addresses.
+//! User programs, linked to fixed addresses: ELF64 files for x86-64, and ELF32 files for i386.
 //!
 //! [`load`] checks the whole file before it maps anything, and maps each segment with its own protection. Pages that
 //! the file does not reach (`.bss`) are left to the page fault. [`build_stack`] puts on the first stack what the System V
-//! ABI says a program finds there.
+//! ABI says a program finds there. What a file is decides where its program lies: a 32-bit one ends below 4 GiB, stack and
+//! all.
 //!
 //! # Source
 //!
 //! *System V Application Binary Interface*, *Program Loading*; *AMD64 Architecture Processor Supplement*, *Process
-//! Initialization*.
+//! Initialization*; *Intel386 Architecture Processor Supplement*, *Process Initialization*.
 
 mod stack;
 
 use core::fmt;
 
 use ::elf::ElfBytes;
-use ::elf::abi::{EM_X86_64, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD};
+use ::elf::abi::{ELFCLASS32, ELFCLASS64, EM_386, EM_X86_64, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD};
 use ::elf::endian::LittleEndian;
 use ::elf::file::Class;
 use ::elf::segment::ProgramHeader;
 
-use crate::memory::layout::{PAGE_SIZE, USER_LIMIT, USER_START, index, page_ceiling, page_floor};
+use crate::memory::layout::{PAGE_SIZE, USER_LIMIT, USER_LIMIT_32, USER_START, index, page_ceiling, page_floor};
 use crate::memory::{AddressSpace, FaultError, MapError, Placement, Protection};
 
 pub use stack::{StackError, build_stack};
@@ -30,16 +31,21 @@ pub use stack::{StackError, build_stack};
 pub enum LoadError {
     /// The file does not begin with 0x7f "ELF".
     NotElf,
-    /// The header and the program headers that it names are not whole, or not of the sizes that ELF64 has.
+    /// The header and the program headers that it names are not whole, or not of the sizes that the class has.
     Header,
-    /// A 32-bit file.
-    Class,
+    /// Neither a 32-bit nor a 64-bit file.
+    Class {
+        /// The byte that says so.
+        class: u8,
+    },
     /// Not little-endian.
     ByteOrder,
     /// Another machine.
     Machine {
         /// The value of `e_machine`.
         machine: u16,
+        /// What a file of the class has there.
+        wanted: u16,
     },
     /// Not an executable with fixed addresses.
     Type {
@@ -64,12 +70,14 @@ pub enum LoadError {
         /// Address of the segment.
         address: u64,
     },
-    /// A segment leaves the user half, or begins in the pages that catch null pointers.
+    /// A segment leaves what the program may have of the user half, or begins in the pages that catch null pointers.
     OutsideUserHalf {
         /// Address of the segment.
         address: u64,
         /// Its bytes in memory.
         bytes: u64,
+        /// The first address that the program can't have.
+        limit: u64,
     },
     /// Two segments share a page.
     Overlap {
@@ -97,9 +105,18 @@ impl fmt::Display for LoadError {
         match *self {
             Self::NotElf => f.write_str("not an ELF file"),
             Self::Header => f.write_str("ELF header or program headers are cut off or malformed"),
-            Self::Class => f.write_str("32-bit ELF file, wanted 64-bit"),
+            Self::Class { class } => write!(
+                f,
+                "ELF class {class}, wanted {ELFCLASS32} (32-bit) or {ELFCLASS64} (64-bit)"
+            ),
             Self::ByteOrder => f.write_str("big-endian ELF file, wanted little-endian"),
-            Self::Machine { machine } => write!(f, "ELF machine {machine}, wanted {EM_X86_64} (x86-64)"),
+            Self::Machine { machine, wanted } => {
+                let name = if wanted == EM_386 { "i386" } else { "x86-64" };
+                write!(
+                    f,
+                    "ELF machine {machine}, wanted {wanted} ({name}) in a file of this class"
+                )
+            }
             Self::Type { kind } => {
                 write!(
                     f,
@@ -118,10 +135,10 @@ impl fmt::Display for LoadError {
             Self::FileLargerThanMemory { address } => {
                 write!(f, "segment at {address:#x} is larger in the file than in memory")
             }
-            Self::OutsideUserHalf { address, bytes } => {
+            Self::OutsideUserHalf { address, bytes, limit } => {
                 write!(
                     f,
-                    "segment at {address:#x} of {bytes:#x} bytes, wanted {USER_START:#x} to {USER_LIMIT:#x}"
+                    "segment at {address:#x} of {bytes:#x} bytes, wanted {USER_START:#x} to {limit:#x}"
                 )
             }
             Self::Overlap { address } => write!(f, "segment at {address:#x} shares a page with another"),
@@ -161,10 +178,26 @@ pub struct Image {
     pub program_headers: u64,
     /// How many there are (`AT_PHNUM`).
     pub program_header_count: u64,
+    /// Whether it is 32-bit code.
+    pub is_32_bit: bool,
 }
 
-/// Bytes of a 64-bit program header.
-const PROGRAM_HEADER_BYTES: u64 = 56;
+impl Image {
+    /// The first address that the program can't have.
+    const fn limit(&self) -> u64 {
+        limit(self.is_32_bit)
+    }
+
+    /// Bytes of a program header (`AT_PHENT`).
+    const fn program_header_bytes(&self) -> u64 {
+        if self.is_32_bit { 32 } else { 56 }
+    }
+}
+
+/// The first address that a program can't have.
+const fn limit(is_32_bit: bool) -> u64 {
+    if is_32_bit { USER_LIMIT_32 } else { USER_LIMIT }
+}
 
 /// Maps the program in `file` into `space`.
 ///
@@ -190,6 +223,8 @@ type Elf<'a> = ElfBytes<'a, LittleEndian>;
 /// Everything that can be wrong with a file.
 fn check(file: &[u8]) -> Result<(Elf<'_>, Image), LoadError> {
     let header = parse_header(file)?;
+    let is_32_bit = header.ehdr.class == Class::ELF32;
+    let limit = limit(is_32_bit);
     let mut previous_end = 0;
     let mut entry_is_code = false;
     let mut program_headers = 0;
@@ -210,9 +245,9 @@ fn check(file: &[u8]) -> Result<(Elf<'_>, Image), LoadError> {
                 length,
             });
         }
-        let outside = LoadError::OutsideUserHalf { address, bytes };
+        let outside = LoadError::OutsideUserHalf { address, bytes, limit };
         let end = address.checked_add(bytes).and_then(page_ceiling).ok_or(outside)?;
-        if address < USER_START || end > USER_LIMIT {
+        if address < USER_START || end > limit {
             return Err(outside);
         }
         if page_floor(address) < previous_end {
@@ -240,26 +275,29 @@ fn check(file: &[u8]) -> Result<(Elf<'_>, Image), LoadError> {
         entry: header.ehdr.e_entry,
         program_headers,
         program_header_count: u64::from(header.ehdr.e_phnum),
+        is_32_bit,
     };
     Ok((header, image))
 }
 
 fn parse_header(file: &[u8]) -> Result<Elf<'_>, LoadError> {
-    use ::elf::abi::{EI_CLASS, EI_DATA, ELFCLASS64, ELFDATA2LSB, ELFMAGIC};
+    use ::elf::abi::{EI_CLASS, EI_DATA, ELFDATA2LSB, ELFMAGIC};
     if !file.starts_with(&ELFMAGIC) {
         return Err(LoadError::NotElf);
     }
-    if *file.get(EI_CLASS).ok_or(LoadError::Header)? != ELFCLASS64 {
-        return Err(LoadError::Class);
-    }
+    let wanted = match *file.get(EI_CLASS).ok_or(LoadError::Header)? {
+        ELFCLASS32 => EM_386,
+        ELFCLASS64 => EM_X86_64,
+        class => return Err(LoadError::Class { class }),
+    };
     if *file.get(EI_DATA).ok_or(LoadError::Header)? != ELFDATA2LSB {
         return Err(LoadError::ByteOrder);
     }
     let elf = Elf::minimal_parse(file).map_err(|_| LoadError::Header)?;
-    debug_assert_eq!(elf.ehdr.class, Class::ELF64);
-    if elf.ehdr.e_machine != EM_X86_64 {
+    if elf.ehdr.e_machine != wanted {
         return Err(LoadError::Machine {
             machine: elf.ehdr.e_machine,
+            wanted,
         });
     }
     if elf.ehdr.e_type != ET_EXEC {

@@ -5,6 +5,7 @@
 //!
 //! Interrupts are on in system calls, between the completed frame and the exit work, and in the idle thread; nowhere else.
 
+pub mod compat;
 mod exception;
 pub mod percpu;
 pub(crate) mod sysenter;
@@ -33,9 +34,10 @@ use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::instructions::segmentation::{FS, GS, Segment};
 use x86_64::structures::gdt::SegmentSelector;
 
+use self::compat::Kernel32;
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 pub use self::percpu::PerCpu;
-use self::sysenter::Way;
+use self::sysenter::{Callee64, Way};
 use self::variant::Track;
 use crate::boot;
 use crate::device::apic;
@@ -78,6 +80,8 @@ static IO_PRIVILEGE_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static IRQS_ON_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static TRACKED_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static OTHER_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static CODE32_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static NULL_CODE32_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 
 static INTERRUPT_STACK: IstStack<IST_BYTES> = IstStack::new();
 
@@ -282,6 +286,10 @@ pub(crate) enum Vectors {
     IoPrivilege,
     /// That of [`OsKernel`] with interrupts on at SYSCALL, which goes with a mask of its own.
     IrqsOn,
+    /// That of [`OsKernel`] for processes that have 32-bit code.
+    Code32,
+    /// The same, of an experiment whose exceptions, INT 0x80 and SYSCALL from 32-bit code do nothing.
+    NullCode32,
 }
 
 impl Vectors {
@@ -294,13 +302,20 @@ impl Vectors {
             2 => Self::Tracked,
             3 => Self::Split,
             4 => Self::IoPrivilege,
-            _ => Self::IrqsOn,
+            5 => Self::IrqsOn,
+            6 => Self::Code32,
+            _ => Self::NullCode32,
         }
     }
 
-    /// Whether the stubs of SYSENTER go with them: neither tracked nor hidden.
+    /// Whether the stubs of SYSENTER for 64-bit code go with them: neither tracked nor hidden.
     const fn go_with_sysenter(self) -> bool {
         matches!(self, Self::Normal | Self::Null)
+    }
+
+    /// Whether they are those of processes that have 32-bit code, and go with its stubs of SYSENTER.
+    pub(crate) const fn allow_32_bit_code(self) -> bool {
+        matches!(self, Self::Code32 | Self::NullCode32)
     }
 
     const fn gates(self) -> &'static Late<Gates> {
@@ -311,6 +326,8 @@ impl Vectors {
             Self::Split => &SPLIT_GATES,
             Self::IoPrivilege => &IO_PRIVILEGE_GATES,
             Self::IrqsOn => &IRQS_ON_GATES,
+            Self::Code32 => &CODE32_GATES,
+            Self::NullCode32 => &NULL_CODE32_GATES,
         }
     }
 }
@@ -487,6 +504,20 @@ pub fn first_frame(rip: u64, rsp: u64) -> TrapFrame {
     frame
 }
 
+/// The same for a program of 32-bit code, whose process then has the stubs for it.
+#[must_use]
+pub fn first_frame_32(rip: u64, rsp: u64) -> TrapFrame {
+    let mut frame = first_frame(rip, rsp);
+    frame.set_cs(code32());
+    frame
+}
+
+/// The word that CS holds in 32-bit code.
+pub(crate) const fn code32() -> u64 {
+    // The first selector of SYSRET's block.
+    LAYOUT.sysret_base().bits() as u64
+}
+
 /// Goes to user mode from a process's first switch.
 ///
 /// # Safety
@@ -543,7 +574,7 @@ pub fn install() -> IrqOff {
     // SAFETY: boot hands over with interrupts off, and nothing above turns them on.
     let irq = unsafe { IrqOff::assume() };
     // A CPU without SYSENTER in long mode does without.
-    let _ = cpu.install_sysenter::<OsKernel>(Way::FromHeader, &irq);
+    let _ = cpu.install_sysenter::<Callee64<OsKernel>>(Way::FromHeader, &irq);
     irq
 }
 
@@ -576,7 +607,7 @@ pub unsafe fn hand_over<K: Kernel>(stack: u64, irq: &IrqOff) -> Installed {
     // SAFETY: condition 2.
     unsafe { cpu.set_kernel_stack(stack) };
     // A CPU without SYSENTER in long mode does without.
-    let _ = cpu.install_sysenter::<K>(Way::FromHeader, irq);
+    let _ = cpu.install_sysenter::<Callee64<K>>(Way::FromHeader, irq);
     // SAFETY: 1. `install` has set the registers, and the entry points were exchanged here. 2. Condition 1:
     // nothing else runs that would set others.
     unsafe { Installed::assume() }
@@ -637,6 +668,8 @@ unsafe fn fill_gates() {
         (&TRACKED_GATES, stubs::<OsKernel<Track>>()),
         (&SPLIT_GATES, split_stubs::<OsKernel>()),
         (&IO_PRIVILEGE_GATES, stubs::<OsKernel<NoTracking, IoRules>>()),
+        (&CODE32_GATES, stubs::<Kernel32>()),
+        (&NULL_CODE32_GATES, experiment::null_stubs_32()),
     ] {
         let gates = Gates::new(stubs.vectors, stubs.syscall_compat);
         // SAFETY: condition 1, and the places differ.

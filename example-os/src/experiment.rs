@@ -11,20 +11,21 @@
 //! | 5 | context tracking of this process: 0 off, 1 by transitions that save the interrupt flag, 2 by transitions that know it to be 0; with the set of stubs back to 0 | 0 |
 //! | 6 | 0 page faults served, 1 context switches, 2 timer interrupts | count since boot |
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
-//! | 8 | 1: INT 0x80 does nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
+//! | 8 | 1: INT 0x80 and SYSCALL from 32-bit code do nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
 //! | 9 | nanoseconds from one timer interrupt to the next, which are counted and lead to nothing else; 0: none comes | 0 |
 //! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset; bit 4: null calls | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
+//! | 14 | 1: this process may have 32-bit code, and has a page by which such code enters, and the set of stubs 0; 0: neither, but for the page | how the page enters: 1 INT 0x80, 2 SYSENTER, 3 SYSCALL |
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
 //! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 10
-//! belong to the CPU, and stay. While a process is tracked there are only the sets of stubs 0 and 1, and
-//! no operation 8; while the kernel hides from it there are neither operation 5 nor 8.
+//! belong to the CPU, and stay, that of operation 10 until a process of the other kind runs: with 32-bit code or without. While
+//! a process is tracked there are only the sets of stubs 0 and 1, and no operation 8; while the kernel hides from it there are neither operation 5 nor 8.
 
 use core::arch::asm;
 use core::marker::PhantomData;
@@ -32,16 +33,19 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use context_tracking::IrqSaved;
 use entry_core::msr::{Cpu, FsBase, Register, SysenterEsp};
-use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
+use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult, StubTable};
 use entry_core::vector::Vector;
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
+use entry_sysenter::stub::Compat;
+use entry_sysenter::user_page::Entry32;
 use entry_sysret::landing::LandingPage;
 use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
 
 use x86_64::registers::control::{Cr4, Cr4Flags};
 
 use crate::boot;
-use crate::entry::sysenter::Way;
+use crate::entry::compat::{self, Code32Rules, Kernel32};
+use crate::entry::sysenter::{Callee32, Callee64, Way};
 use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
 use crate::legacy32;
@@ -130,6 +134,19 @@ pub(crate) fn null_vectors() -> u64 {
     entry::stubs::<NullKernel<SysretOrIret<UserRules>>>().vectors
 }
 
+/// The same for processes that have 32-bit code.
+type NullKernel32 = NullKernel<SysretOrIret<Code32Rules>>;
+
+// SAFETY: as `Kernel32`, whose per-CPU structure this one shares.
+unsafe impl Compat for NullKernel32 {
+    const LANDING: usize = Kernel32::LANDING;
+}
+
+/// The stubs of that kernel.
+pub(crate) fn null_stubs_32() -> StubTable {
+    entry::stubs::<NullKernel32>()
+}
+
 /// Serves the control call.
 pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
     let irq = irq.disable();
@@ -147,13 +164,12 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         }
         2 => process.set_fault_exit(fault_exit(process, argument, irq)?),
         4 => return Ok(simulate_interrupt_flag(argument & 1 != 0, argument >> 8, irq)),
-        5 | 11 if process.context().is_split() => return Err(Errno::EINVAL),
+        5 | 11 | 14 if process.context().is_split() => return Err(Errno::EINVAL),
         5 => process.context().request_variant(tracked_variant(argument)?, irq),
         6 => return read_counter(argument, irq),
         7 if switch(argument)? => entry::stop_timer(irq),
         7 => entry::start_timer(irq),
-        8 if process.context().syscall_entry().vectors() != Vectors::Normal => return Err(Errno::EINVAL),
-        8 => select_null_vectors(switch(argument)?, irq),
+        8 => select_null_vectors(switch(argument)?, irq)?,
         9 if argument == 0 => entry::stop_timer(irq),
         11 => {
             let variant = if switch(argument)? {
@@ -167,6 +183,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         10 => select_sysenter(argument, irq)?,
         12 => return time_stack_register(argument, irq),
         13 => return time_base(argument & 1 != 0, argument >> 8, irq),
+        14 => return allow_32_bit_code(process, switch(argument)?, irq),
         16 => return time_protected_mode(argument, irq),
         17 => return time_breakpoints(argument & 0xff, argument >> 8, irq),
         _ => return Err(Errno::EINVAL),
@@ -213,9 +230,32 @@ const fn tracked_variant(number: u64) -> Result<Variant, Errno> {
 }
 
 /// Chooses between the table of the kernel and that of the experiment whose exceptions and INT 0x80 do nothing.
-fn select_null_vectors(is_null: bool, irq: &IrqOff) {
-    let vectors = if is_null { Vectors::Null } else { Vectors::Normal };
+fn select_null_vectors(is_null: bool, irq: &IrqOff) -> Result<(), Errno> {
+    let vectors = match (current().context().syscall_entry().vectors(), is_null) {
+        (Vectors::Normal, true) => Vectors::Null,
+        (Vectors::Code32, true) => Vectors::NullCode32,
+        (own @ (Vectors::Normal | Vectors::Code32), false) => own,
+        _ => return Err(Errno::EINVAL),
+    };
     PerCpu::current(irq).select_vectors(vectors, irq);
+    Ok(())
+}
+
+/// Lets a process have 32-bit code, and gives it the page by which that enters, or takes the leave away.
+fn allow_32_bit_code(process: &Process, is_allowed: bool, irq: &IrqOff) -> Result<u64, Errno> {
+    if !is_allowed {
+        process.context().request_variant(Variant::Plain, irq);
+        return Ok(0);
+    }
+    let mut space = process.space().lock(irq);
+    let space = space.as_mut().ok_or(Errno::EINVAL)?;
+    compat::map_call_page(space).map_err(|_| Errno::ENOMEM)?;
+    process.context().request_variant(Variant::Code32, irq);
+    Ok(match compat::entry() {
+        Entry32::Int80 => 1,
+        Entry32::Sysenter => 2,
+        Entry32::Syscall => 3,
+    })
 }
 
 /// Chooses how SYSENTER gets at the stack, and which kernel answers.
@@ -223,9 +263,7 @@ fn select_sysenter(argument: u64, irq: &IrqOff) -> Result<(), Errno> {
     /// The bit for null calls.
     const NULL: u64 = 1 << 4;
     let context = current().context();
-    if context.syscall_entry().vectors() != Vectors::Normal {
-        return Err(Errno::EINVAL);
-    }
+    let vectors = context.syscall_entry().vectors();
     let way = match argument & !NULL {
         0 => Way::FromHeader,
         1 => Way::WrmsrPerSwitch,
@@ -234,10 +272,12 @@ fn select_sysenter(argument: u64, irq: &IrqOff) -> Result<(), Errno> {
         _ => return Err(Errno::EINVAL),
     };
     let cpu = PerCpu::current(irq);
-    let installed = if argument & NULL == 0 {
-        cpu.install_sysenter::<OsKernel>(way, irq)
-    } else {
-        cpu.install_sysenter::<NullKernel<SysretOrIret<UserRules>>>(way, irq)
+    let installed = match (vectors, argument & NULL != 0) {
+        (Vectors::Normal, false) => cpu.install_sysenter::<Callee64<OsKernel>>(way, irq),
+        (Vectors::Normal, true) => cpu.install_sysenter::<Callee64<NullKernel<SysretOrIret<UserRules>>>>(way, irq),
+        (Vectors::Code32, false) => cpu.install_sysenter::<Callee32<Kernel32>>(way, irq),
+        (Vectors::Code32, true) => cpu.install_sysenter::<Callee32<NullKernel32>>(way, irq),
+        _ => return Err(Errno::EINVAL),
     };
     installed.map_err(|_| Errno::ENOSYS)
 }

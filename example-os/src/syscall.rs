@@ -1,11 +1,13 @@
 //! System calls: numbers, arguments, results and errors of Linux on x86-64.
 //!
 //! The number is in RAX, the arguments in RDI, RSI, RDX, R10, R8, R9, the result comes back in RAX; -4095 to -1 are
-//! errors. By SYSENTER, where the CPU has it, the same calls are made with the same registers; Linux has no such way. A call that is not here answers [`Errno::ENOSYS`].
+//! errors. By SYSENTER, where the CPU has it, the same calls are made with the same registers; Linux has no such way. A call
+//! that is not here answers [`Errno::ENOSYS`]. For 32-bit code, which has a table of its own, see `compat`.
 //!
 //! A handler runs with interrupts on and may turn them off for a while, or wait; it gives the [`IrqOn`] state back
 //! together with its answer.
 
+mod compat;
 mod file;
 mod memory;
 mod process;
@@ -15,6 +17,7 @@ use core::fmt;
 
 use entry_core::{EntryKind, IrqOn, TrapFrame};
 
+use crate::entry::code32;
 use crate::experiment;
 use crate::memory::layout::index;
 
@@ -111,6 +114,12 @@ impl Answer {
         Self((errno.0 as u64).wrapping_neg())
     }
 
+    /// The lower half alone, which is all that 32-bit code has.
+    #[must_use]
+    pub const fn low(self) -> Self {
+        Self(self.0 & 0xffff_ffff)
+    }
+
     /// The word for RAX.
     #[inline(always)]
     #[must_use]
@@ -194,15 +203,18 @@ fn clamp_under_speculation(number: u64) -> u64 {
     hidden
 }
 
-/// A call by SYSENTER is one by SYSCALL; what follows is about INT 0x80. Linux's numbers mean other calls there, and none of those is offered; the control call is, so that
-/// it can be made whatever SYSCALL leads to.
+/// A call by SYSENTER is one by SYSCALL, and one of 32-bit code is another matter. What is left is INT 0x80 in 64-bit code, where
+/// Linux takes the numbers for i386's, and of which only the control call is offered: so it can be made whatever SYSCALL leads
+/// to.
 #[cold]
 #[inline(never)]
 fn other_entry(frame: &TrapFrame, irq: IrqOn) -> Outcome {
-    if frame.kind_word() == EntryKind::Sysenter64.word(0) {
-        return call(frame, irq);
+    match frame.entry_kind() {
+        Some(EntryKind::Sysenter64) => call(frame, irq),
+        Some(EntryKind::Sysenter32 | EntryKind::Syscall32) => compat::call(frame, irq),
+        _ if frame.cs() == code32() => compat::call(frame, irq),
+        _ => beyond_table(frame, frame.rax(), irq),
     }
-    beyond_table(frame, frame.rax(), irq)
 }
 
 #[cold]

@@ -59,6 +59,48 @@ impl File {
     }
 }
 
+/// A 32-bit program of two segments: headers and code at [`CODE`], 4 bytes of data at [`DATA`].
+struct File32([u8; FILE_BYTES]);
+
+impl File32 {
+    fn new() -> Self {
+        let mut file = Self([0; FILE_BYTES]);
+        file.put(0, &[0x7f, b'E', b'L', b'F', 1, 1, 1]);
+        file.put(16, &2u16.to_le_bytes());
+        file.put(18, &3u16.to_le_bytes());
+        file.put(20, &1u32.to_le_bytes());
+        file.put(24, &0x40_0100_u32.to_le_bytes());
+        file.put(28, &52u32.to_le_bytes());
+        file.put(40, &52u16.to_le_bytes());
+        file.put(42, &32u16.to_le_bytes());
+        file.put(44, &2u16.to_le_bytes());
+        file.segment(0, 5, 0, 0x40_0000, 0x200);
+        file.segment(1, 6, 0x1000, 0x40_1000, 4);
+        file.put(0x100, &[0xcd, 0x80]);
+        file.put(0x1000, b"four");
+        file
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn segment(&mut self, number: usize, flags: u32, offset: u32, address: u32, bytes: u32) {
+        for (word, value) in [1, offset, address, address, bytes, bytes, flags, 0x1000]
+            .into_iter()
+            .enumerate()
+        {
+            self.put(52 + number * 32 + 4 * word, &value.to_le_bytes());
+        }
+    }
+}
+
+fn word32(space: &AddressSpace, address: u64) -> u64 {
+    let mut bytes = [0; 4];
+    physical_bytes(space, address, &mut bytes);
+    u32::from_le_bytes(bytes).into()
+}
+
 fn physical_bytes(space: &AddressSpace, address: u64, bytes: &mut [u8]) {
     let physical = space.translate(address).unwrap().physical;
     let source = core::ptr::with_exposed_provenance::<u8>(usize::try_from(DIRECT_MAP + physical).unwrap());
@@ -76,7 +118,7 @@ example_os::tests! { ();
     fn loads_a_good_file(_suite) {
         let mut space = AddressSpace::new().unwrap();
         let image = load(&mut space, &File::new().0).unwrap();
-        assert_eq!(image, Image { entry: CODE + 0x100, program_headers: CODE + 64, program_header_count: 2 });
+        assert_eq!(image, Image { entry: CODE + 0x100, program_headers: CODE + 64, program_header_count: 2, is_32_bit: false });
         assert_eq!(space.translate(CODE).unwrap().protection, Protection::READ | Protection::EXECUTE);
         assert_eq!(space.translate(DATA).unwrap().protection, Protection::READ | Protection::WRITE);
         let mut bytes = [1; 24];
@@ -85,6 +127,62 @@ example_os::tests! { ();
         // The rest of the zeros is left to the page fault.
         assert_eq!(space.translate(DATA + 4096), None);
         assert!(space.areas().find(DATA + 8191).is_some());
+    }
+
+    fn loads_a_good_32_bit_file(_suite) {
+        let mut space = AddressSpace::new().unwrap();
+        let image = load(&mut space, &File32::new().0).unwrap();
+        let wanted = Image { entry: CODE + 0x100, program_headers: CODE + 52, program_header_count: 2, is_32_bit: true };
+        assert_eq!(image, wanted);
+        assert_eq!(space.translate(CODE).unwrap().protection, Protection::READ | Protection::EXECUTE);
+        assert_eq!(word32(&space, DATA), u32::from_le_bytes(*b"four").into());
+    }
+
+    fn refuses_a_32_bit_file_for_another_machine_or_beyond_its_memory(_suite) {
+        let mut space = AddressSpace::new().unwrap();
+        // x86-64 in a file of this class: the x32 convention.
+        let mut file = File32::new();
+        file.put(18, &62u16.to_le_bytes());
+        assert_eq!(load(&mut space, &file.0), Err(LoadError::Machine { machine: 62, wanted: 3 }));
+        for (address, bytes) in [(0xffff_e000, 4), (0xffff_d000, 0x1001), (0xffff_fffc, 4)] {
+            let mut file = File32::new();
+            file.segment(1, 6, 0x1000, address, 4);
+            file.put(52 + 32 + 20, &u32::to_le_bytes(bytes));
+            let (address, bytes) = (address.into(), bytes.into());
+            let error = LoadError::OutsideUserHalf { address, bytes, limit: 0xffff_e000 };
+            assert_eq!(load(&mut space, &file.0), Err(error));
+        }
+        assert!(space.areas().as_slice().is_empty());
+    }
+
+    fn builds_the_first_stack_of_a_32_bit_program(_suite) {
+        for arguments in [&[&b"bin/init"[..], b"x"][..], &[b"bin/init"]] {
+            let mut space = AddressSpace::new().unwrap();
+            let image = load(&mut space, &File32::new().0).unwrap();
+            let count = arguments.len() as u64;
+            let esp = build_stack(&mut space, &image, arguments, &[b"HOME=/"]).unwrap();
+            assert_eq!(esp % 16, 0);
+            assert!(esp < 0xffff_e000);
+            assert_eq!(word32(&space, esp), count);
+            let mut text = [0; 9];
+            physical_bytes(&space, word32(&space, esp + 4), &mut text);
+            assert_eq!(&text, b"bin/init\0");
+            let environment = esp + 4 + 4 * count + 4;
+            assert_eq!(word32(&space, environment - 4), 0);
+            physical_bytes(&space, word32(&space, environment), &mut text[..7]);
+            assert_eq!(&text[..7], b"HOME=/\0");
+            assert_eq!(word32(&space, environment + 4), 0);
+            let auxiliary = |kind: u64| {
+                let mut pairs = (0..16).map(|pair| environment + 8 + 8 * pair);
+                pairs.find(|&at| word32(&space, at) == kind).map(|at| word32(&space, at + 4))
+            };
+            assert_eq!(auxiliary(3), Some(CODE + 52));
+            assert_eq!(auxiliary(4), Some(32));
+            assert_eq!(auxiliary(9), Some(CODE + 0x100));
+            assert_eq!(auxiliary(32), Some(0xfbff_e000));
+            assert_eq!(auxiliary(0), Some(0));
+            assert!(auxiliary(25).is_some_and(|at| esp < at && at < 0xffff_dff0));
+        }
     }
 
     fn refuses_what_is_no_elf_file(_suite) {
@@ -97,9 +195,12 @@ example_os::tests! { ();
 
     fn refuses_other_classes_machines_and_types(_suite) {
         for (at, value, error) in [
-            (4, 1, LoadError::Class),
+            (4, 0, LoadError::Class { class: 0 }),
+            (4, 3, LoadError::Class { class: 3 }),
+            // What is a header of 64 bits is none of 32.
+            (4, 1, LoadError::Header),
             (5, 2, LoadError::ByteOrder),
-            (18, 183, LoadError::Machine { machine: 183 }),
+            (18, 183, LoadError::Machine { machine: 183, wanted: 62 }),
             (16, 1, LoadError::Type { kind: 1 }),
             (16, 3, LoadError::Type { kind: 3 }),
         ] {
@@ -135,7 +236,7 @@ example_os::tests! { ();
         ] {
             let mut file = File::new();
             file.segment(1, 6, 0x1000, address, 16, bytes);
-            assert_eq!(file.load(), Err(LoadError::OutsideUserHalf { address, bytes }));
+            assert_eq!(file.load(), Err(LoadError::OutsideUserHalf { address, bytes, limit: USER_LIMIT }));
         }
     }
 

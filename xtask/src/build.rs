@@ -1,6 +1,7 @@
 //! `cargo xtask build`: the user programs, the kernel, and the archive that carries the programs.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::Message;
@@ -8,6 +9,7 @@ use clap::ValueEnum;
 
 use crate::archive;
 use crate::boundaries;
+use crate::elf32;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::machine::check_path;
@@ -114,6 +116,32 @@ pub(crate) fn write_archive(path: &Path, programs: &[(String, PathBuf)], image: 
     write_whole(path, &archive)
 }
 
+/// Writes the ELF32 file of a program of 32-bit code beside what the linker made, and says where.
+fn make_elf32(elf64: &Path) -> Result<PathBuf> {
+    let bytes = fs::read(elf64).map_err(|source| Error::File {
+        action: "read",
+        path: elf64.to_owned(),
+        source,
+        remedy: "build again",
+    })?;
+    let bytes = elf32::convert(&bytes).map_err(|why| Error::Invalid {
+        field: "the program",
+        value: elf64.display().to_string(),
+        why: format!("which can't be made an ELF32 file: {why}"),
+        remedy: "let it be static 32-bit code, linked below 4 GiB".to_owned(),
+    })?;
+    let path = elf64.with_extension("elf32");
+    write_whole(&path, &bytes)?;
+    // It runs on Linux, too.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|source| Error::File {
+        action: "make executable",
+        path: path.clone(),
+        source,
+        remedy: "make the build directory writable and build again",
+    })?;
+    Ok(path)
+}
+
 /// Builds everything that a boot needs.
 pub(crate) fn build(workspace: &Workspace, setup: &mut Setup, profile: Profile) -> Result<Built> {
     setup.require(Need::Guest)?;
@@ -122,10 +150,13 @@ pub(crate) fn build(workspace: &Workspace, setup: &mut Setup, profile: Profile) 
     check_path(&target)?;
 
     eprintln!("building user programs ({})", profile.name());
-    let programs = executables(&cargo(&workspace.user_package, profile, &target).output(workspace)?);
+    let mut programs = executables(&cargo(&workspace.user_package, profile, &target).output(workspace)?);
     // A file that the loader cannot take is found here, not in the guest.
-    for (_, file) in &programs {
+    for (name, file) in &mut programs {
         Image::read(file)?;
+        if elf32::is_wanted(name) {
+            *file = make_elf32(file)?;
+        }
     }
     eprintln!("building the kernel ({})", profile.name());
     let kernels = executables(&cargo(KERNEL, profile, &target).output(workspace)?);

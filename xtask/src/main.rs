@@ -13,6 +13,7 @@ mod check;
 mod ci;
 mod clock;
 mod cost;
+mod elf32;
 mod error;
 mod event;
 mod figure;

@@ -1,12 +1,13 @@
 //! The first stack of a program.
 //!
-//! From the top of the user half downwards: the strings, 16 bytes for `AT_RANDOM`, the auxiliary vector, the environment
-//! and argument pointers with a null each, and the argument count, where RSP points.
+//! From the top of what the program can have downwards: the strings, 16 bytes for `AT_RANDOM`, the auxiliary vector, the
+//! environment and argument pointers with a null each, and the argument count, where RSP points. Words are of the program's
+//! own size.
 
 use core::fmt;
 
-use super::{Image, PAGE_SIZE, PROGRAM_HEADER_BYTES};
-use crate::memory::layout::{STACK_BYTES, USER_LIMIT};
+use super::{Image, PAGE_SIZE};
+use crate::memory::layout::{CALL_PAGE_32, STACK_BYTES};
 use crate::memory::{AddressSpace, FaultError, MapError, Placement, Protection};
 
 /// The most arguments, and the most environment strings, that a program can be given.
@@ -67,12 +68,14 @@ mod auxiliary {
     pub(super) const EGID: u64 = 14;
     pub(super) const SECURE: u64 = 23;
     pub(super) const RANDOM: u64 = 25;
+    pub(super) const SYSINFO: u64 = 32;
 }
 
 /// A cursor that fills the stack from its top.
 struct Stack<'a> {
     space: &'a mut AddressSpace,
     pointer: u64,
+    word_bytes: usize,
 }
 
 impl Stack<'_> {
@@ -83,7 +86,7 @@ impl Stack<'_> {
     }
 
     fn push_word(&mut self, word: u64) -> Result<u64, StackError> {
-        self.push(&word.to_le_bytes())
+        self.push(&word.to_le_bytes()[..self.word_bytes])
     }
 
     /// Pushes the strings, each with its NUL; their addresses.
@@ -106,7 +109,11 @@ impl Stack<'_> {
     }
 }
 
-/// Maps the stack of 8 MiB below [`USER_LIMIT`] and fills its top; the first value of RSP, a multiple of 16.
+/// Maps the stack of 8 MiB below the first address that the program can't have and fills its top; the first value of RSP, a
+/// multiple of 16.
+///
+/// A 32-bit program finds in `AT_SYSINFO` where it enters the kernel, as on Linux: the page at [`CALL_PAGE_32`], which is for
+/// the caller to map.
 ///
 /// The 16 bytes of `AT_RANDOM` come from the time-stamp counter and are no secret: the same program in the same machine
 /// shall run the same way each time.
@@ -129,7 +136,7 @@ pub fn build_stack(
     }
     space
         .mmap(
-            USER_LIMIT - STACK_BYTES,
+            image.limit() - STACK_BYTES,
             STACK_BYTES,
             Protection::READ | Protection::WRITE,
             Placement::FixedNoReplace,
@@ -137,7 +144,8 @@ pub fn build_stack(
         .map_err(StackError::Map)?;
     let mut stack = Stack {
         space,
-        pointer: USER_LIMIT,
+        pointer: image.limit(),
+        word_bytes: if image.is_32_bit { 4 } else { 8 },
     };
     // A null word ends the stack, as in Linux.
     stack.push_word(0)?;
@@ -146,12 +154,12 @@ pub fn build_stack(
     stack.pointer &= !15;
     // SAFETY: RDTSC reads a counter.
     let seed = unsafe { core::arch::x86_64::_rdtsc() };
-    stack.push_word(seed.rotate_left(32))?;
-    let random = stack.push_word(seed)?;
+    stack.push(&seed.rotate_left(32).to_le_bytes())?;
+    let random = stack.push(&seed.to_le_bytes())?;
 
-    let auxiliary = [
+    let mut auxiliary = [
         (auxiliary::PHDR, image.program_headers),
-        (auxiliary::PHENT, PROGRAM_HEADER_BYTES),
+        (auxiliary::PHENT, image.program_header_bytes()),
         (auxiliary::PHNUM, image.program_header_count),
         (auxiliary::PAGESZ, PAGE_SIZE),
         (auxiliary::ENTRY, image.entry),
@@ -161,8 +169,14 @@ pub fn build_stack(
         (auxiliary::EGID, 0),
         (auxiliary::SECURE, 0),
         (auxiliary::RANDOM, random),
+        (auxiliary::SYSINFO, CALL_PAGE_32),
         (auxiliary::NULL, 0),
     ];
+    if !image.is_32_bit {
+        // Nobody looks behind the end.
+        let sysinfo = auxiliary.len() - 2;
+        auxiliary[sysinfo] = (auxiliary::NULL, 0);
+    }
     // PHDR and PHNUM go together: without the first, C libraries crash on the second.
     let auxiliary = if image.program_headers == 0 {
         &auxiliary[3..]
@@ -170,7 +184,7 @@ pub fn build_stack(
         &auxiliary[..]
     };
     let words = 2 * auxiliary.len() + environment.len() + 1 + arguments.len() + 1 + 1;
-    if words % 2 == 1 {
+    while !(stack.pointer - (words * stack.word_bytes) as u64).is_multiple_of(16) {
         stack.push_word(0)?;
     }
     for &(kind, value) in auxiliary.iter().rev() {

@@ -10,11 +10,12 @@ use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
 use entry_core::percpu::SplitTables;
 use entry_core::plan::Installed;
 use entry_core::tss::TaskStateSegment;
-use entry_core::{IrqOff, Kernel, PerCpuHeader};
+use entry_core::{IrqOff, PerCpuHeader};
 use entry_sysenter::error::Unsupported;
 
-use super::sysenter::{Installed as Sysenter, TaskState, Way};
-use super::{SyscallEntry, Vectors};
+use super::compat::{self, Kernel32};
+use super::sysenter::{Callee, Callee32, Callee64, Installed as Sysenter, TaskState, Way};
+use super::{OsKernel, SyscallEntry, Vectors};
 use crate::process::Process;
 
 /// The per-CPU structure. GS base points at it while the CPU is in the kernel.
@@ -39,6 +40,10 @@ pub struct PerCpu {
     nmis: AtomicU64,
     /// Whether `sysenter` wants to be told of each switch.
     sysenter_follows: AtomicBool,
+    /// Whether SYSENTER leads to a stub for 32-bit code.
+    sysenter_is_for_32_bit: AtomicBool,
+    /// Where that stub returns to while a process runs that has 32-bit code, else 0.
+    landing: AtomicU64,
     /// `None` where the CPU has no SYSENTER.
     sysenter: UnsafeCell<Option<Sysenter>>,
     /// That the system-call registers were written: `None` before.
@@ -60,6 +65,9 @@ unsafe impl GsWord for PerCpu {
 }
 
 impl PerCpu {
+    /// Offset of the word with the address to which SYSENTER returns in 32-bit code.
+    pub(super) const LANDING: usize = offset_of!(Self, landing);
+
     pub(super) const fn new() -> Self {
         Self {
             header: PerCpuHeader::new(),
@@ -76,6 +84,8 @@ impl PerCpu {
             faults: AtomicU64::new(0),
             nmis: AtomicU64::new(0),
             sysenter_follows: AtomicBool::new(false),
+            sysenter_is_for_32_bit: AtomicBool::new(false),
+            landing: AtomicU64::new(0),
             sysenter: UnsafeCell::new(None),
             installed: OnceCell::new(),
             task_state: TaskState::new(),
@@ -203,7 +213,7 @@ impl PerCpu {
         self.syscall_entry.load(Ordering::Relaxed) == address
     }
 
-    /// Lets SYSCALL lead to `entry`, with the vectors that belong to it.
+    /// Lets SYSCALL lead to `entry`, with the vectors that belong to it, and SYSENTER to the stub that goes with them.
     pub(crate) fn take_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
         if !self.has_syscall_entry(entry.address()) {
             self.syscall_entry.store(entry.address(), Ordering::Relaxed);
@@ -211,11 +221,32 @@ impl PerCpu {
             unsafe { Lstar::from_bits(entry.address()).write(&mut Cpu) };
         }
         self.load_vectors(entry.vectors());
+        if entry.vectors().allow_32_bit_code() {
+            self.prepare_for_32_bit_code(irq);
+            return;
+        }
+        self.landing.store(0, Ordering::Relaxed);
+        if entry.vectors().go_with_sysenter() && self.sysenter_is_for_32_bit.load(Ordering::Relaxed) {
+            // A CPU that had it still has it.
+            let _ = self.install_sysenter::<Callee64<OsKernel>>(Way::FromHeader, irq);
+        }
         self.with_sysenter(irq, |sysenter| {
             if let Some(sysenter) = sysenter {
                 sysenter.set_enabled(entry.vectors().go_with_sysenter(), irq);
             }
         });
+    }
+
+    /// The part of [`PerCpu::take_syscall_entry`] that only 32-bit code needs.
+    fn prepare_for_32_bit_code(&self, irq: &IrqOff) {
+        // Every switch from here is to come by `take_syscall_entry`, even one to a process of the same kind.
+        self.syscall_entry.store(0, Ordering::Relaxed);
+        self.landing.store(compat::landing(), Ordering::Relaxed);
+        if self.has_sysenter(irq) && !self.sysenter_is_for_32_bit.load(Ordering::Relaxed) {
+            // A CPU that had it still has it.
+            let _ = self.install_sysenter::<Callee32<Kernel32>>(Way::FromHeader, irq);
+        }
+        compat::load_data_segments(irq);
     }
 
     /// Gives `change` the SYSENTER of this CPU.
@@ -226,12 +257,12 @@ impl PerCpu {
         change(unsafe { &mut *self.sysenter.get() })
     }
 
-    /// Lets SYSENTER lead to `K`, with the stack loaded in the way given.
+    /// Lets SYSENTER lead to `C`, with the stack loaded in the way given.
     ///
     /// # Errors
     ///
     /// The CPU has no SYSENTER in long mode.
-    pub(crate) fn install_sysenter<K: Kernel>(&self, way: Way, irq: &IrqOff) -> Result<(), Unsupported> {
+    pub(crate) fn install_sysenter<C: Callee>(&self, way: Way, irq: &IrqOff) -> Result<(), Unsupported> {
         // SAFETY: per-CPU structures are statics; what ends is the claim to be on this CPU.
         let cpu: &'static Self = unsafe { &*core::ptr::from_ref(self) };
         self.with_sysenter(irq, |sysenter| {
@@ -239,9 +270,10 @@ impl PerCpu {
                 old.set_enabled(false, irq);
             }
             *sysenter = None;
-            let installed = Sysenter::new::<K>(way, cpu, irq)?;
+            let installed = Sysenter::new::<C>(way, cpu, irq)?;
             self.sysenter_follows
                 .store(installed.follows_threads(), Ordering::Relaxed);
+            self.sysenter_is_for_32_bit.store(C::IS_32_BIT, Ordering::Relaxed);
             *sysenter = Some(installed);
             Ok(())
         })

@@ -1,10 +1,12 @@
 //! SYSENTER on this CPU: which strategy loads the stack of the current thread, and which kernel answers.
 //!
 //! From the start it is [`Way::FromHeader`] and [`OsKernel`](super::OsKernel), where the CPU has SYSENTER in long mode; experiments
-//! choose others. A process whose stubs are not the untracked ones that need no tables of their own can't enter by it,
-//! since there is no such stub for SYSENTER: it is off while such a process runs.
+//! choose others. For processes that have 32-bit code there is another stub, by which all of them enter. A process that is
+//! tracked, or that has tables of its own, can't enter by it, since there is no such stub for SYSENTER: it is off while such a
+//! process runs.
 
 use core::arch::naked_asm;
+use core::marker::PhantomData;
 
 use entry_core::address::Width;
 use entry_core::cpu::CpuFeatures;
@@ -17,7 +19,7 @@ use entry_sysenter::error::Unsupported;
 use entry_sysenter::stack::{
     AtFixedOffset, ByTrampoline, EntryStack, FromHeader, Strategy, Sysenter, SysenterPlan, WrmsrPerSwitch,
 };
-use entry_sysenter::stub::entry64;
+use entry_sysenter::stub::{Compat, entry32, entry64};
 use entry_sysenter::support::SysenterSupport;
 use entry_sysenter::trampoline::{RipRelative, Trampoline64};
 use x86_64::registers::control::{Cr0, Cr0Flags};
@@ -49,6 +51,45 @@ pub(crate) enum Way {
     AtFixedOffset,
 }
 
+/// A kernel with the stub by which SYSENTER enters it.
+pub(crate) trait Callee {
+    /// Whether the stub takes every caller for 32-bit code.
+    const IS_32_BIT: bool;
+
+    /// The stub for this CPU.
+    fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A>;
+}
+
+/// The kernel `K`, called by 64-bit code.
+pub(crate) struct Callee64<K>(PhantomData<K>);
+
+impl<K: Kernel> Callee for Callee64<K> {
+    const IS_32_BIT: bool = false;
+
+    fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
+        if features.smap {
+            entry64::<K, A, WithSmap>()
+        } else {
+            entry64::<K, A, Baseline>()
+        }
+    }
+}
+
+/// The kernel `K`, called by 32-bit code.
+pub(crate) struct Callee32<K>(PhantomData<K>);
+
+impl<K: Compat> Callee for Callee32<K> {
+    const IS_32_BIT: bool = true;
+
+    fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
+        if features.smap {
+            entry32::<K, A, WithSmap>()
+        } else {
+            entry32::<K, A, Baseline>()
+        }
+    }
+}
+
 /// The task-state segment behind the small stack, so that RSP0 is [`RSP0`] bytes from the end of that.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -76,29 +117,29 @@ pub(super) enum Installed {
 }
 
 impl Installed {
-    /// Writes the registers for `K` on this CPU.
+    /// Writes the registers for `C` on this CPU.
     ///
     /// # Errors
     ///
     /// The CPU has no SYSENTER in long mode.
-    pub(super) fn new<K: Kernel>(way: Way, cpu: &'static PerCpu, irq: &IrqOff) -> Result<Self, Unsupported> {
+    pub(super) fn new<C: Callee>(way: Way, cpu: &'static PerCpu, irq: &IrqOff) -> Result<Self, Unsupported> {
         let features = CpuFeatures::detect();
         let support = SysenterSupport::on(&features)?;
         let task_state = cpu.task_state_area();
         let stack = &task_state.stack;
         let field = ((&raw const task_state.segment).addr() + TaskStateSegment::RSP0) as u64;
         Ok(match way {
-            Way::FromHeader => Self::FromHeader(write(support, FromHeader::new(entry::<K, _>(&features), stack), irq)),
+            Way::FromHeader => Self::FromHeader(write(support, FromHeader::new(C::entry(&features), stack), irq)),
             Way::WrmsrPerSwitch => {
-                let strategy = WrmsrPerSwitch::new(entry::<K, _>(&features), cpu.header().kernel_stack());
+                let strategy = WrmsrPerSwitch::new(C::entry(&features), cpu.header().kernel_stack());
                 Self::WrmsrPerSwitch(write(support, strategy, irq))
             }
             Way::ByTrampoline => {
-                let code = trampoline(field, entry::<K, _>(&features));
+                let code = trampoline(field, C::entry(&features));
                 Self::ByTrampoline(write(support, ByTrampoline::new(code, stack), irq))
             }
             Way::AtFixedOffset => {
-                let strategy = AtFixedOffset::new(entry::<K, _>(&features), stack, field)
+                let strategy = AtFixedOffset::new(C::entry(&features), stack, field)
                     .unwrap_or_else(|error| panic!("SYSENTER: {error}"));
                 Self::AtFixedOffset(write(support, strategy, irq))
             }
@@ -151,15 +192,6 @@ fn set_enabled<S: Strategy>(sysenter: &mut Sysenter<S>, is_enabled: bool, irq: &
     } else {
         // SAFETY: 1. as above.
         unsafe { sysenter.disable(&mut Cpu, irq) };
-    }
-}
-
-/// The stub for this CPU.
-fn entry<K: Kernel, A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
-    if features.smap {
-        entry64::<K, A, WithSmap>()
-    } else {
-        entry64::<K, A, Baseline>()
     }
 }
 

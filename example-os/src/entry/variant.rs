@@ -1,4 +1,5 @@
-//! Which of the kernel's stubs a process has: those that track it, those that let it have IOPL 3, or the plain ones.
+//! Which of the kernel's stubs a process has: those that track it, those that let it have IOPL 3 or 32-bit code, or the
+//! plain ones.
 //!
 //! The tracked state belongs to the CPU, the choice to be tracked to a process: it is a matter of the stubs by which the
 //! process enters and leaves. A process that is not tracked has stubs without an instruction of tracking in them. While
@@ -12,6 +13,7 @@ use entry_core::rflags::Rflags;
 use entry_core::stub::{ReturnToUser, StubTable};
 use entry_core::{IrqOff, NoTracking, TrapFrame};
 
+use super::compat::Kernel32;
 use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, leave_by, split_stubs, stubs};
 use crate::process::current;
 
@@ -30,6 +32,8 @@ pub enum Variant {
     IrqOff,
     /// Not tracked, with IOPL 3: the program may turn interrupts off.
     IoPrivilege,
+    /// Not tracked, with leave for 32-bit code.
+    Code32,
 }
 
 impl Variant {
@@ -39,7 +43,8 @@ impl Variant {
             0 => Self::Plain,
             1 => Self::IrqSaved,
             2 => Self::IrqOff,
-            _ => Self::IoPrivilege,
+            3 => Self::IoPrivilege,
+            _ => Self::Code32,
         }
     }
 }
@@ -51,6 +56,7 @@ pub(crate) fn entry_of(variant: Variant) -> SyscallEntry {
         Variant::IrqSaved => SyscallEntry::tracked::<OsKernel<IrqSaved<Track>>>(),
         Variant::IrqOff => SyscallEntry::tracked::<OsKernel<Track>>(),
         Variant::IoPrivilege => SyscallEntry::new(stubs::<Privileged>().syscall, Vectors::IoPrivilege),
+        Variant::Code32 => SyscallEntry::new(stubs::<Kernel32>().syscall, Vectors::Code32),
     }
 }
 
@@ -65,6 +71,7 @@ pub(super) fn return_of(variant: Variant) -> ReturnToUser {
         Variant::IrqSaved => stubs::<OsKernel<IrqSaved<Track>>>(),
         Variant::IrqOff => stubs::<OsKernel<Track>>(),
         Variant::IoPrivilege => stubs::<Privileged>(),
+        Variant::Code32 => stubs::<Kernel32>(),
     };
     return_to_user
 }

@@ -7,7 +7,7 @@ use core::fmt;
 
 use bitflags::bitflags;
 
-use super::layout::{MMAP_TOP, PAGE_SIZE, USER_LIMIT, USER_START, page_ceiling};
+use super::layout::{MMAP_TOP, MMAP_TOP_32, PAGE_SIZE, USER_LIMIT, USER_LIMIT_32, USER_START, page_ceiling};
 
 bitflags! {
     /// What a process may do with a page. The bits are Linux's `PROT_READ`, `PROT_WRITE` and `PROT_EXEC`.
@@ -37,6 +37,8 @@ impl Protection {
 pub enum Placement {
     /// A wish: taken when the range is free, otherwise the highest free range below [`MMAP_TOP`].
     Hint,
+    /// The same for 32-bit code: below [`USER_LIMIT_32`], and without the wish below [`MMAP_TOP_32`].
+    Hint32,
     /// `MAP_FIXED`: exactly there; what was there is unmapped.
     Fixed,
     /// `MAP_FIXED_NOREPLACE`: exactly there, or an error when anything is mapped.
@@ -253,6 +255,20 @@ impl Areas {
     ///
     /// [`MapError::NoLength`], or [`MapError::NoSpace`].
     pub fn place(&self, hint: u64, length: u64) -> Result<PageRange, MapError> {
+        self.place_below(hint, length, MMAP_TOP, USER_LIMIT)
+    }
+
+    /// Where `mmap` with [`Placement::Hint32`] puts `length` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Areas::place`].
+    pub fn place_32(&self, hint: u64, length: u64) -> Result<PageRange, MapError> {
+        self.place_below(hint, length, MMAP_TOP_32, USER_LIMIT_32)
+    }
+
+    /// The hint if it is free and ends at or below `limit`, else the highest free range below `top`.
+    fn place_below(&self, hint: u64, length: u64, top: u64, limit: u64) -> Result<PageRange, MapError> {
         if length == 0 {
             return Err(MapError::NoLength);
         }
@@ -261,11 +277,12 @@ impl Areas {
         let hint = hint & !(PAGE_SIZE - 1);
         if hint != 0
             && let Ok(range) = PageRange::new(hint.max(USER_START), length)
+            && range.end <= limit
             && !self.overlaps(range)
         {
             return Ok(range);
         }
-        let mut end = MMAP_TOP;
+        let mut end = top;
         for area in self.as_slice().iter().rev() {
             if end.checked_sub(length).is_some_and(|start| start >= area.end) {
                 break;

@@ -26,6 +26,13 @@ pub const STACK_BYTES: u64 = 8 << 20;
 pub const MMAP_TOP: u64 = USER_LIMIT - (128 << 20);
 /// Where a process has its landing page, if it asks for one: below its stack and above what `mmap` chooses.
 pub const LANDING_PAGE: u64 = USER_LIMIT - (64 << 20);
+/// The first address above what a 32-bit program can map: two pages below 4 GiB, as in Linux, so that nothing that such a
+/// program computes with 32 bits runs over the end.
+pub const USER_LIMIT_32: u64 = 0xffff_e000;
+/// As [`MMAP_TOP`], for a 32-bit program, whose stack ends at [`USER_LIMIT_32`].
+pub const MMAP_TOP_32: u64 = USER_LIMIT_32 - (128 << 20);
+/// Where a process with 32-bit code has the page by which that code enters the kernel.
+pub const CALL_PAGE_32: u64 = USER_LIMIT_32 - (64 << 20);
 /// Where physical address 0 is mapped.
 pub const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 /// What the addresses of the kernel image have on top of its physical ones.

@@ -141,6 +141,7 @@ impl AddressSpace {
     ) -> Result<u64, MapError> {
         let range = match placement {
             Placement::Hint => self.areas.place(address, length)?,
+            Placement::Hint32 => self.areas.place_32(address, length)?,
             Placement::Fixed | Placement::FixedNoReplace => PageRange::new(address, length)?,
         };
         if placement == Placement::Fixed && !protection.breaks_w_xor_x() {

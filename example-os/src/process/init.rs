@@ -9,6 +9,7 @@ use super::name::MAX_NAME_BYTES;
 use super::scheduler;
 use crate::archive::{Archive, ArchiveError};
 use crate::device::exit::{Outcome, finish};
+use crate::entry::compat::{CallPageError, map_call_page};
 use crate::entry::{self, PerCpu, variant};
 use crate::memory::{AddressSpace, OutOfMemory};
 use crate::syscall::Errno;
@@ -29,6 +30,8 @@ pub enum SpawnError<'a> {
     TooManyArguments(usize),
     /// The file is no program that can be run.
     Load(&'a str, elf::LoadError),
+    /// The page could not be mapped by which 32-bit code enters the kernel.
+    CallPage(CallPageError),
     /// The first stack could not be made.
     Stack(elf::StackError),
     /// No memory, or no slot in the process table.
@@ -42,6 +45,7 @@ impl fmt::Display for SpawnError<'_> {
             Self::NotFound(path) => write!(f, "the boot archive has no bin/{path}"),
             Self::TooManyArguments(count) => write!(f, "{count} arguments, at most {MAX_ARGUMENTS} are passed on"),
             Self::Load(path, error) => write!(f, "{path}: {error}"),
+            Self::CallPage(error) => write!(f, "{error}"),
             Self::Stack(error) => write!(f, "first stack: {error}"),
             Self::Process(errno) => write!(f, "no process could be made: {errno}"),
         }
@@ -80,8 +84,15 @@ pub fn spawn_init<'a>(command_line: &'a str, archive: &Archive) -> Result<(), Sp
 fn start_file<'a>(name: &'a str, file: &[u8], arguments: &[&[u8]]) -> Result<(), SpawnError<'a>> {
     let mut space = AddressSpace::new().map_err(|OutOfMemory| SpawnError::Process(Errno::ENOMEM))?;
     let image = elf::load(&mut space, file).map_err(|error| SpawnError::Load(name, error))?;
+    if image.is_32_bit {
+        map_call_page(&mut space).map_err(SpawnError::CallPage)?;
+    }
     let rsp = elf::build_stack(&mut space, &image, arguments, &[]).map_err(SpawnError::Stack)?;
-    let frame = entry::first_frame(image.entry, rsp);
+    let frame = if image.is_32_bit {
+        entry::first_frame_32(image.entry, rsp)
+    } else {
+        entry::first_frame(image.entry, rsp)
+    };
     // SAFETY: 1. it is dropped at the end, and `start_first` leaves IF alone.
     let guard = unsafe { IrqGuard::new() };
     start_first(name, space, &frame, guard.irq_off()).map_err(SpawnError::Process)

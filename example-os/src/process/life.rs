@@ -12,6 +12,7 @@ use super::name::Name;
 use super::signal::Signal;
 use super::{FaultExit, IDLE, MAX_PROCESSES, PROCESSES, Process, current, scheduler, switch};
 use crate::device::exit::{Outcome, finish};
+use crate::entry::variant::Variant;
 use crate::entry::{self, PerCpu};
 use crate::memory::{self, AddressSpace, KernelStack, OutOfMemory};
 use crate::syscall::Errno;
@@ -176,7 +177,11 @@ impl Vacancy {
         context.stack_top.store(top, Ordering::Relaxed);
         context.fs_base.store(parent.context.fs_base(), Ordering::Relaxed);
         context.gs_base.store(parent.context.gs_base(), Ordering::Relaxed);
-        let variant = parent.context.variant();
+        let variant = if frame.cs() == entry::code32() {
+            Variant::Code32
+        } else {
+            parent.context.variant()
+        };
         context.store_syscall_entry(entry::variant::entry_of(variant));
         context.set_variant(variant);
         *process.space.lock(irq) = Some(space);

@@ -3,6 +3,7 @@
 use entry_core::{IrqOff, IrqOn, TrapFrame};
 
 use super::{Errno, Outcome};
+use crate::memory::layout::USER_LIMIT_32;
 use crate::memory::{AddressSpace, MapError, Placement, Protection};
 use crate::process::current;
 
@@ -19,11 +20,28 @@ const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 pub(super) fn mmap(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     let [hint, length, protection, flags, ..] = frame.arguments();
     let irq = irq.disable();
-    let result = mmap_off(hint, length, protection, flags, &irq);
+    let result = mmap_off(hint, length, protection, flags, Placement::Hint, &irq);
     (result.into(), irq.enable())
 }
 
-fn mmap_off(hint: u64, length: u64, protection: u64, flags: u64, irq: &IrqOff) -> Result<u64, Errno> {
+/// `mmap` for 32-bit code, whose memory ends at [`USER_LIMIT_32`].
+pub(super) fn mmap_32(hint: u64, length: u64, protection: u64, flags: u64, irq: &IrqOff) -> Result<u64, Errno> {
+    let is_fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
+    if is_fixed && hint.saturating_add(length) > USER_LIMIT_32 {
+        return Err(Errno::ENOMEM);
+    }
+    mmap_off(hint, length, protection, flags, Placement::Hint32, irq)
+}
+
+/// `otherwise` is the placement where the address is not fixed.
+fn mmap_off(
+    hint: u64,
+    length: u64,
+    protection: u64,
+    flags: u64,
+    otherwise: Placement,
+    irq: &IrqOff,
+) -> Result<u64, Errno> {
     if flags & MAP_ANONYMOUS == 0 {
         return Err(Errno::ENODEV);
     }
@@ -36,7 +54,7 @@ fn mmap_off(hint: u64, length: u64, protection: u64, flags: u64, irq: &IrqOff) -
     } else if flags & MAP_FIXED != 0 {
         Placement::Fixed
     } else {
-        Placement::Hint
+        otherwise
     };
     with_space(irq, |space| space.mmap(hint, length, protection, placement))
 }

@@ -71,19 +71,28 @@ fn kill_off(pid: i32, signal: i32, irq: &IrqOff) -> Result<(), Errno> {
     process::kill(target, signal, irq)
 }
 
+/// Bytes of a `struct rusage` of 64-bit code.
+const LONGEST_USAGE: usize = 144;
+
 /// `wait4(pid, status, options, usage)`: `usage` is filled with zeros.
 pub(super) fn wait4(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     let mut irq = irq.disable();
     let [pid, status, options, usage, ..] = frame.arguments();
-    let result = wait4_off(int(pid), status, int(options), usage, &mut irq);
+    let result = wait_off(int(pid), status, int(options), (usage, LONGEST_USAGE), &mut irq);
     (result.into(), irq.enable())
 }
 
-fn wait4_off(pid: i32, status_address: u64, options: i32, usage: u64, irq: &mut IrqOff) -> Result<u64, Errno> {
+/// `usage` is where to, and how many bytes it has there: up to [`LONGEST_USAGE`].
+pub(super) fn wait_off(
+    pid: i32,
+    status_address: u64,
+    options: i32,
+    (usage, usage_bytes): (u64, usize),
+    irq: &mut IrqOff,
+) -> Result<u64, Errno> {
     const WNOHANG: i32 = 1;
     const WUNTRACED: i32 = 2;
     const WCONTINUED: i32 = 8;
-    const USAGE_BYTES: usize = 144;
     if options & !(WNOHANG | WUNTRACED | WCONTINUED) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -100,7 +109,7 @@ fn wait4_off(pid: i32, status_address: u64, options: i32, usage: u64, irq: &mut 
         user::copy_to_user(status_address, &status.bits().to_le_bytes()).map_err(|_| Errno::EFAULT)?;
     }
     if usage != 0 {
-        user::copy_to_user(usage, &[0; USAGE_BYTES]).map_err(|_| Errno::EFAULT)?;
+        user::copy_to_user(usage, &[0; LONGEST_USAGE][..usage_bytes]).map_err(|_| Errno::EFAULT)?;
     }
     Ok(pid.into())
 }

@@ -8,6 +8,7 @@ mod assembly;
 
 use entry_core::{IrqOff, TrapFrame};
 use example_os::entry;
+use example_os::entry::compat::map_call_page;
 use example_os::harness::Suite;
 use example_os::memory::{AddressSpace, Placement, Protection};
 use example_os::process::{self, Children, WaitStatus, scheduler};
@@ -55,6 +56,10 @@ impl Machine {
         space
             .mmap(STACK_TOP - STACK_BYTES, STACK_BYTES, RW, Placement::Fixed)
             .unwrap();
+        if frame.cs() == 0x1b {
+            // As the loader does for a 32-bit file.
+            map_call_page(&mut space).unwrap();
+        }
         process::start("test", space, frame, &self.irq).unwrap()
     }
 
