@@ -13,7 +13,7 @@
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
 //! | 8 | 1: INT 0x80 and SYSCALL from 32-bit code do nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
 //! | 9 | nanoseconds from one timer interrupt to the next, which are counted and lead to nothing else; 0: none comes | 0 |
-//! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset; bit 4: null calls | 0; ENOSYS where the CPU has none |
+//! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset, 4 by a trampoline with an absolute address, 5 by one that swaps GS; bit 4: null calls | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
@@ -269,6 +269,8 @@ fn select_sysenter(argument: u64, irq: &IrqOff) -> Result<(), Errno> {
         1 => Way::WrmsrPerSwitch,
         2 => Way::ByTrampoline,
         3 => Way::AtFixedOffset,
+        4 => Way::ByAbsoluteTrampoline,
+        5 => Way::BySwapgsTrampoline,
         _ => return Err(Errno::EINVAL),
     };
     let cpu = PerCpu::current(irq);

@@ -13,6 +13,9 @@
 //! | nmi | sent by the handler of an instruction breakpoint while NMIs are blocked; its IRET lets it in | the same, anywhere |
 //! | debug | instruction breakpoint | the same for #DB |
 //!
+//! Events enter by SYSCALL, by SYSENTER with each way of loading the stack, through the IDT, and in ring 0. With TF set before
+//! SYSENTER the first two injectors meet a kernel that is single-stepped besides.
+//!
 //! The counts of the first two are instructions, so the machine's clock has to count those: QEMU with `-icount shift=0`,
 //! or Bochs. The list of boundaries comes from the archive ([`Listing`]); coverage is reported for each stub.
 //!
@@ -40,7 +43,8 @@ use self::victim::{Start, VECTORS, Victim};
 use crate::archive::Archive;
 use crate::boot;
 use crate::device::apic;
-use crate::entry::{self, PerCpu};
+use crate::entry::sysenter::{Callee64, Way};
+use crate::entry::{self, OsKernel, PerCpu};
 use crate::harness::Suite;
 use crate::lock::{Guard, Lock};
 use crate::println;
@@ -53,6 +57,9 @@ const SILENT_COUNT: u32 = 1_000_000;
 
 /// Most boundaries that one event passes.
 const MOST_ON_PATH: usize = 512;
+
+/// A program that sets TF before SYSENTER is stepped over at least so many instructions of the stub.
+const LEAST_STEPS: u32 = 8;
 
 /// Corrupt shots that are described; the others are counted.
 const MOST_DESCRIBED: u32 = 8;
@@ -135,6 +142,19 @@ impl Sweep {
             stubs.add_slot(&listing, Name::IrqsOnSlot(vector), slot, slot_bytes);
         }
         let victim = Victim::new(&irq);
+        let cpu = PerCpu::current(&irq);
+        if cpu.has_sysenter(&irq) {
+            for way in Way::ALL {
+                let installed = cpu.install_sysenter::<Callee64<OsKernel>>(way, &irq);
+                installed.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
+                let address = cpu.sysenter_entry(&irq).expect("it was just installed");
+                if way.instructions().is_empty() {
+                    stubs.add_function(&listing, address);
+                } else {
+                    stubs.add_trampoline(&listing, way, address);
+                }
+            }
+        }
         SHARED
             .header
             .store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
@@ -178,10 +198,16 @@ impl Sweep {
         self.shots = 0;
         self.interrupts = 0;
         for event in Event::ALL {
+            if let Some(way) = event.sysenter_way() {
+                let cpu = PerCpu::current(&self.irq);
+                if cpu.install_sysenter::<Callee64<OsKernel>>(way, &self.irq).is_err() {
+                    continue;
+                }
+            }
             for stack in Stack::ALL {
                 for base in Base::ALL {
                     let scene = Scene { event, stack, base };
-                    if scene.is_first() || !event.is_in_kernel() {
+                    if scene.is_first() || event.has_scene(stack, base) {
                         self.sweep(injector, scene);
                     }
                 }
@@ -207,7 +233,7 @@ impl Sweep {
         }
     }
 
-    /// One shot for each count from 1 to the length of the undisturbed victim.
+    /// One shot for each count from 1 to the length of the undisturbed victim, or for every so many that the event says.
     fn sweep_counts(&mut self, injector: Injector, scene: Scene) {
         // The second time, page tables are there.
         self.shoot(scene, Injection::None);
@@ -217,7 +243,7 @@ impl Sweep {
         let is_nmi = scene.event == Event::UserNmi;
         let usual = u32::from(is_nmi);
         let mut exact = 0;
-        for count in 1..=length {
+        for count in (1..=length).step_by(scene.event.stride()) {
             if injector == Injector::TimerNmi || (self.has_timer_nmi && scene.is_first() && !is_nmi) {
                 self.shoot(scene, Injection::TimerNmi(count));
                 if SHARED.nmis.count() > usual {
@@ -340,7 +366,7 @@ impl Sweep {
         }
         // SAFETY: 1. Interrupts are off by `self.irq`, the victim's stacks were set and are not in use. 2. `start` made the
         // frame for this event. 3. The hook ends the shot at the INT3 behind the event, and resumes whatever comes before.
-        unsafe { launch::launch(&raw const start.frame, shared.saved.as_ptr(), event.way()) };
+        unsafe { launch::launch(&raw const start.frame, shared.saved.as_ptr(), event.launch()) };
         // SAFETY: the shot is over and interrupts are expected: one that came too late for the victim.
         unsafe { launch::let_interrupts_in() };
         if sends_nmi {
@@ -377,7 +403,8 @@ impl Sweep {
         let is_base_good = shared.foreign.count() == 0;
         let are_events_good = shared.events.count() == scene.event.arrivals()
             && (scene.event != Event::UserNmi || shared.nmis.count() > 0)
-            && shared.returns.count() == u32::from(scene.event == Event::BadIret);
+            && shared.returns.count() == u32::from(scene.event == Event::BadIret)
+            && (shared.steps.count() >= LEAST_STEPS) == scene.event.is_stepped();
         if is_good
             && is_stack_good
             && is_memory_good

@@ -279,6 +279,11 @@ impl PerCpu {
         })
     }
 
+    /// Where SYSENTER leads to, if the CPU has it in long mode.
+    pub(crate) fn sysenter_entry(&self, irq: &IrqOff) -> Option<u64> {
+        self.with_sysenter(irq, |sysenter| sysenter.as_ref().map(Sysenter::entry_point))
+    }
+
     /// Whether the CPU has SYSENTER in long mode.
     pub(crate) fn has_sysenter(&self, irq: &IrqOff) -> bool {
         self.with_sysenter(irq, |sysenter| sysenter.is_some())

@@ -13,18 +13,20 @@ use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, WithSmap};
 use entry_core::msr::Cpu;
 use entry_core::tss::TaskStateSegment;
-use entry_core::{IrqOff, Kernel};
-use entry_sysenter::arrival::{Arrival, EntryAddress, Ready};
-use entry_sysenter::error::Unsupported;
+use entry_core::{IrqOff, Kernel, PerCpuHeader};
+use entry_sysenter::arrival::{Arrival, EntryAddress};
+use entry_sysenter::encode;
+use entry_sysenter::error::{TrampolineError, Unsupported};
 use entry_sysenter::stack::{
     AtFixedOffset, ByTrampoline, EntryStack, FromHeader, Strategy, Sysenter, SysenterPlan, WrmsrPerSwitch,
 };
 use entry_sysenter::stub::{Compat, entry32, entry64};
 use entry_sysenter::support::SysenterSupport;
-use entry_sysenter::trampoline::{RipRelative, Trampoline64};
+use entry_sysenter::trampoline::{Absolute, Form, RipRelative, SwapgsRelative, Trampoline64};
 use x86_64::registers::control::{Cr0, Cr0Flags};
 
 use super::{LAYOUT, PerCpu};
+use crate::memory::layout::index;
 use crate::{print, println};
 
 /// Size of the stack between SYSENTER and the load of the thread's.
@@ -38,6 +40,14 @@ const STACK_BYTES: usize = 512;
 )]
 const RSP0: i32 = TaskStateSegment::RSP0 as i32;
 
+/// Where the header has the same, seen from GS base.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "an offset in a structure of one cache line"
+)]
+const HEADER_STACK: i32 = PerCpuHeader::KERNEL_STACK as i32;
+
 /// How the thread's stack gets into RSP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -45,10 +55,49 @@ pub(crate) enum Way {
     FromHeader,
     /// Each context switch writes `IA32_SYSENTER_ESP`.
     WrmsrPerSwitch,
-    /// Generated code loads it from TSS.RSP0.
+    /// Generated code loads it from TSS.RSP0, whose address it has as a displacement from itself.
     ByTrampoline,
+    /// The same with the address as a sign-extended number.
+    ByAbsoluteTrampoline,
+    /// Generated code swaps GS, and loads it from the per-CPU header.
+    BySwapgsTrampoline,
     /// The stub loads it from TSS.RSP0, at a fixed distance from the end of the small stack.
     AtFixedOffset,
+}
+
+impl Way {
+    /// All of them.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::FromHeader,
+        Self::WrmsrPerSwitch,
+        Self::ByTrampoline,
+        Self::AtFixedOffset,
+        Self::ByAbsoluteTrampoline,
+        Self::BySwapgsTrampoline,
+    ];
+
+    /// Its name in reports.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::FromHeader => "header",
+            Self::WrmsrPerSwitch => "wrmsr",
+            Self::ByTrampoline => "rip-relative",
+            Self::AtFixedOffset => "tss",
+            Self::ByAbsoluteTrampoline => "absolute",
+            Self::BySwapgsTrampoline => "swapgs",
+        }
+    }
+
+    /// Lengths of the trampoline's instructions, the last of which is the jump to the stub; none where there is no trampoline.
+    pub(crate) const fn instructions(self) -> &'static [usize] {
+        const SWAPGS: usize = encode::SWAPGS.len();
+        match self {
+            Self::ByTrampoline => &[encode::MOV_RSP_RIP, encode::JMP_REL32],
+            Self::ByAbsoluteTrampoline => &[encode::MOV_RSP_ABS, encode::JMP_REL32],
+            Self::BySwapgsTrampoline => &[SWAPGS, encode::MOV_RSP_GS, encode::JMP_REL32],
+            Self::FromHeader | Self::WrmsrPerSwitch | Self::AtFixedOffset => &[],
+        }
+    }
 }
 
 /// A kernel with the stub by which SYSENTER enters it.
@@ -113,6 +162,8 @@ pub(super) enum Installed {
     FromHeader(Sysenter<FromHeader>),
     WrmsrPerSwitch(Sysenter<WrmsrPerSwitch>),
     ByTrampoline(Sysenter<ByTrampoline<RipRelative>>),
+    ByAbsoluteTrampoline(Sysenter<ByTrampoline<Absolute>>),
+    BySwapgsTrampoline(Sysenter<ByTrampoline<SwapgsRelative>>),
     AtFixedOffset(Sysenter<AtFixedOffset<RSP0>>),
 }
 
@@ -135,8 +186,17 @@ impl Installed {
                 Self::WrmsrPerSwitch(write(support, strategy, irq))
             }
             Way::ByTrampoline => {
-                let code = trampoline(field, C::entry(&features));
-                Self::ByTrampoline(write(support, ByTrampoline::new(code, stack), irq))
+                let code = Trampoline64::<RipRelative>::new(slot(0), field, C::entry(&features), Width::Bits48);
+                Self::ByTrampoline(write(support, ByTrampoline::new(put(code), stack), irq))
+            }
+            Way::ByAbsoluteTrampoline => {
+                let code = Trampoline64::<Absolute>::new(slot(1), field, C::entry(&features), Width::Bits48);
+                Self::ByAbsoluteTrampoline(write(support, ByTrampoline::new(put(code), stack), irq))
+            }
+            Way::BySwapgsTrampoline => {
+                let entry = C::entry(&features);
+                let code = Trampoline64::<SwapgsRelative>::new(slot(2), HEADER_STACK, entry, Width::Bits48);
+                Self::BySwapgsTrampoline(write(support, ByTrampoline::new(put(code), stack), irq))
             }
             Way::AtFixedOffset => {
                 let strategy = AtFixedOffset::new(C::entry(&features), stack, field)
@@ -152,6 +212,8 @@ impl Installed {
             Self::FromHeader(sysenter) => set_enabled(sysenter, is_enabled, irq),
             Self::WrmsrPerSwitch(sysenter) => set_enabled(sysenter, is_enabled, irq),
             Self::ByTrampoline(sysenter) => set_enabled(sysenter, is_enabled, irq),
+            Self::ByAbsoluteTrampoline(sysenter) => set_enabled(sysenter, is_enabled, irq),
+            Self::BySwapgsTrampoline(sysenter) => set_enabled(sysenter, is_enabled, irq),
             Self::AtFixedOffset(sysenter) => set_enabled(sysenter, is_enabled, irq),
         }
     }
@@ -162,7 +224,21 @@ impl Installed {
             Self::FromHeader(sysenter) => sysenter.is_user_step(rip),
             Self::WrmsrPerSwitch(sysenter) => sysenter.is_user_step(rip),
             Self::ByTrampoline(sysenter) => sysenter.is_user_step(rip),
+            Self::ByAbsoluteTrampoline(sysenter) => sysenter.is_user_step(rip),
+            Self::BySwapgsTrampoline(sysenter) => sysenter.is_user_step(rip),
             Self::AtFixedOffset(sysenter) => sysenter.is_user_step(rip),
+        }
+    }
+
+    /// Where SYSENTER leads to: the stub, or a trampoline.
+    pub(super) fn entry_point(&self) -> u64 {
+        match self {
+            Self::FromHeader(sysenter) => sysenter.plan().strategy().entry_point(),
+            Self::WrmsrPerSwitch(sysenter) => sysenter.plan().strategy().entry_point(),
+            Self::ByTrampoline(sysenter) => sysenter.plan().strategy().entry_point(),
+            Self::ByAbsoluteTrampoline(sysenter) => sysenter.plan().strategy().entry_point(),
+            Self::BySwapgsTrampoline(sysenter) => sysenter.plan().strategy().entry_point(),
+            Self::AtFixedOffset(sysenter) => sysenter.plan().strategy().entry_point(),
         }
     }
 
@@ -206,14 +282,28 @@ fn write<S: Strategy>(support: SysenterSupport, strategy: S, irq: &IrqOff) -> Sy
     installed.unwrap_or_else(|error| panic!("SYSENTER: {error}"))
 }
 
-/// Bytes kept free for a trampoline.
-const SLOT_BYTES: usize = 16;
+/// Trampolines that there are places for.
+const SLOTS: usize = 3;
+/// Bytes kept free for each.
+const SLOT_BYTES: usize = 32;
 
-/// The slot, inside the text that all tables map. What it holds at first traps.
+/// The places, inside the text that all tables map. What they hold at first traps.
 #[unsafe(naked)]
 #[unsafe(link_section = ".entry.text")]
 unsafe extern "sysv64" fn sysenter_slot() -> ! {
-    naked_asm!(".fill {bytes}, 1, 0xcc", bytes = const SLOT_BYTES)
+    naked_asm!(".fill {bytes}, 1, 0xcc", bytes = const SLOTS * SLOT_BYTES)
+}
+
+/// Address of a place.
+fn slot(number: usize) -> u64 {
+    assert!(number < SLOTS, "SYSENTER: there is no slot {number}");
+    let start: unsafe extern "sysv64" fn() -> ! = sysenter_slot;
+    #[expect(
+        clippy::fn_to_numeric_cast_any,
+        reason = "the slots are a place, not a function to call"
+    )]
+    let start = start as usize;
+    (start + number * SLOT_BYTES) as u64
 }
 
 /// Says which code was generated, for whoever disassembles a log of this run.
@@ -225,25 +315,22 @@ pub(crate) fn announce(address: u64, code: &[u8]) {
     println!("");
 }
 
-/// Generates the trampoline of this CPU and puts it into its slot.
-fn trampoline(field: u64, entry: EntryAddress<Ready>) -> Trampoline64<RipRelative> {
-    const { assert!(Trampoline64::<RipRelative>::SIZE <= SLOT_BYTES, "the trampoline fits") };
-    let place: unsafe extern "sysv64" fn() -> ! = sysenter_slot;
-    #[expect(
-        clippy::fn_to_numeric_cast_any,
-        reason = "the slot is a place, not a function to call"
-    )]
-    let place = place as usize;
-    let slot = core::ptr::with_exposed_provenance_mut::<u8>(place);
-    let code = Trampoline64::<RipRelative>::new(place as u64, field, entry, Width::Bits48);
+/// Puts a trampoline into the slot that it was made for, unless it is there.
+fn put<F: Form>(code: Result<Trampoline64<F>, TrampolineError>) -> Trampoline64<F> {
+    const { assert!(size_of::<F::Bytes>() <= SLOT_BYTES, "the trampoline fits") };
     let code = code.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
-    announce(code.address(), code.bytes());
+    let place = core::ptr::with_exposed_provenance_mut::<F::Bytes>(index(code.address()));
+    // SAFETY: the slot is at least as long, and any bytes make an array of bytes.
+    if unsafe { place.read() } == *code.bytes() {
+        return code;
+    }
+    announce(code.address(), code.bytes().as_ref());
     let protected = Cr0::read();
     // SAFETY: the kernel's own pages can be written for a moment, with interrupts off; nothing here writes but the line below.
     // Both writes of CR0 serialise, so the CPU fetches what was written.
     unsafe { Cr0::write(protected - Cr0Flags::WRITE_PROTECT) };
-    // SAFETY: the slot is at least as long, belongs to this function, and is not being executed: there is one CPU.
-    unsafe { core::ptr::copy_nonoverlapping(code.bytes().as_ptr(), slot, code.bytes().len()) };
+    // SAFETY: the slot is at least as long, belongs to this form, and is not being executed: there is one CPU.
+    unsafe { place.write(*code.bytes()) };
     // SAFETY: what it was before.
     unsafe { Cr0::write(protected) };
     code

@@ -98,6 +98,8 @@ pub(super) struct Shared {
     pub(super) timers: Arrivals,
     /// Events of the victim.
     pub(super) events: Arrivals,
+    /// #DB at no breakpoint: single steps, which the kernel itself recognises.
+    pub(super) steps: Arrivals,
     /// Faults of IRETQ to user mode.
     pub(super) returns: Arrivals,
     /// Handlers that were entered with a flag of RFLAGS that is to be clear; the flags are the "place".
@@ -131,6 +133,7 @@ pub(super) static SHARED: Shared = Shared {
     nmis: Arrivals::new(),
     timers: Arrivals::new(),
     events: Arrivals::new(),
+    steps: Arrivals::new(),
     returns: Arrivals::new(),
     dirty: Arrivals::new(),
     foreign: Arrivals::new(),
@@ -157,6 +160,7 @@ impl Shared {
             &self.nmis,
             &self.timers,
             &self.events,
+            &self.steps,
             &self.returns,
             &self.dirty,
             &self.foreign,
@@ -255,6 +259,7 @@ fn handle_exception(shared: &Shared, vector: Vector, frame: &mut TrapFrame) -> b
                     apic::send_nmi_to_self();
                 }
             } else {
+                shared.steps.note(rip);
                 return false;
             }
         }

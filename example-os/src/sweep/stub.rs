@@ -5,12 +5,14 @@ use core::fmt;
 use entry_core::windows::{self, flags};
 
 use super::listing::{Flow, Instruction, Listing};
+use crate::entry::sysenter::Way;
+use crate::memory::layout::index;
 use crate::println;
 
 /// Most instructions of one stub: a set of them is one `u128`.
 const MAX_INSTRUCTIONS: usize = 128;
 /// Most stubs.
-const MAX_STUBS: usize = 48;
+const MAX_STUBS: usize = 64;
 
 /// A set of instructions of one stub, by number.
 type Set = u128;
@@ -87,6 +89,8 @@ pub enum Name<'a> {
     Slot(u8),
     /// The slot of this vector with interrupts on at SYSCALL.
     IrqsOnSlot(u8),
+    /// The trampoline of SYSENTER in this slot.
+    Trampoline(&'a str),
     /// Any stub, in an [`Exception`].
     Any,
 }
@@ -98,6 +102,7 @@ impl fmt::Display for Name<'_> {
             Self::Function(name, instance) => write!(f, "{name}#{instance}"),
             Self::Slot(vector) => write!(f, "vector_stubs[{vector:#x}]"),
             Self::IrqsOnSlot(vector) => write!(f, "vector_stubs_irqs_on[{vector:#x}]"),
+            Self::Trampoline(way) => write!(f, "trampoline[{way}]"),
             Self::Any => f.write_str("any"),
         }
     }
@@ -272,6 +277,33 @@ impl Stubs {
                 function.instructions(),
             );
         }
+    }
+
+    /// Adds a trampoline of SYSENTER, which was generated and is in no listing, and the stub that it jumps to.
+    ///
+    /// # Panics
+    ///
+    /// As [`Stubs::add_slot`], for the stub.
+    pub(super) fn add_trampoline(&mut self, listing: &Listing<'static>, way: Way, start: u64) {
+        /// Bytes of a JMP's displacement, at its end.
+        const DISPLACEMENT: u64 = 4;
+        let end = start + way.instructions().iter().sum::<usize>() as u64;
+        let displacement = core::ptr::with_exposed_provenance::<i32>(index(end - DISPLACEMENT));
+        // SAFETY: the trampoline has been put there, and the kernel's text can be read.
+        let target = end.wrapping_add_signed(i64::from(unsafe { displacement.read_unaligned() }));
+        let mut address = start;
+        let instructions = way.instructions().iter().map(|&bytes| {
+            let bytes = bytes as u64;
+            let at = address;
+            address += bytes;
+            let flow = if address == end { Flow::Jump(target) } else { Flow::Next };
+            Instruction {
+                address: at,
+                bytes,
+                flow,
+            }
+        });
+        self.add(listing, Name::Trampoline(way.name()), instructions);
     }
 
     fn add(

@@ -2,12 +2,14 @@
 
 use entry_core::rflags::Rflags;
 use entry_core::{IrqOff, Kernel, TrapFrame};
+use entry_sysenter::encode;
 use x86_64::instructions::segmentation::{SS, Segment};
 use x86_64::instructions::tables::sgdt;
 
 use super::handler::{EVENT_VECTOR, SYSTEM_CALL_VECTOR};
-use super::launch::{Way, kernel_invalid_opcode, kernel_nothing};
+use super::launch::{Way as Launch, kernel_invalid_opcode, kernel_nothing};
 use super::registers::Registers;
+use crate::entry::sysenter::Way;
 use crate::entry::{OsKernel, PerCpu, SyscallEntry};
 use crate::experiment;
 use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
@@ -44,6 +46,24 @@ pub enum Event {
     IrqsOnKernelInterrupt,
     /// The vector of INT 0x80 in ring 0, there.
     IrqsOnKernelInt80,
+    /// SYSENTER: `getppid`, the stack loaded from the per-CPU header, with none of the flags that its stub repairs.
+    SysenterQuiet,
+    /// The same with NT, AC and DF.
+    Sysenter,
+    /// The same with the stack in `IA32_SYSENTER_ESP`.
+    SysenterDirect,
+    /// The same through a trampoline that loads the stack from the TSS, whose address it has as a displacement.
+    SysenterTrampoline,
+    /// The same through one that has it as a number.
+    SysenterAbsolute,
+    /// The same through one that swaps GS and loads the stack from the header.
+    SysenterSwapgs,
+    /// The same with the stack loaded from the TSS, at a fixed distance from `IA32_SYSENTER_ESP`.
+    SysenterTss,
+    /// [`Event::Sysenter`] with TF, so that #DB comes at each instruction up to that which clears it.
+    SysenterStepped,
+    /// The same through the trampoline that swaps GS.
+    SysenterSteppedSwapgs,
     /// INT 0x80 with a number that nothing answers to.
     Int80,
     /// UD2, skipped by the kernel.
@@ -74,7 +94,7 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 36] = [
         Self::Syscall,
         Self::Null,
         Self::NullIret,
@@ -89,6 +109,15 @@ impl Event {
         Self::IrqsOnInterrupt,
         Self::IrqsOnKernelInterrupt,
         Self::IrqsOnKernelInt80,
+        Self::SysenterQuiet,
+        Self::Sysenter,
+        Self::SysenterDirect,
+        Self::SysenterTrampoline,
+        Self::SysenterAbsolute,
+        Self::SysenterSwapgs,
+        Self::SysenterTss,
+        Self::SysenterStepped,
+        Self::SysenterSteppedSwapgs,
         Self::Int80,
         Self::InvalidOpcode,
         Self::Breakpoint,
@@ -108,6 +137,7 @@ impl Event {
     const fn code(self) -> &'static [u8] {
         match self {
             _ if self.is_syscall() => &[0x0f, 0x05],
+            _ if self.is_sysenter() => &encode::SYSENTER,
             Self::Int80 | Self::IrqsOnInt80 => &[0xcd, 0x80],
             Self::InvalidOpcode => &[0x0f, 0x0b],
             Self::Breakpoint | Self::BadIret => &[0xcc],
@@ -133,6 +163,46 @@ impl Event {
                 | Self::IrqsOnSlow
                 | Self::EntryDebug
         )
+    }
+
+    /// Whether it is a system call by SYSENTER.
+    const fn is_sysenter(self) -> bool {
+        self.sysenter_way().is_some()
+    }
+
+    /// How SYSENTER gets at the stack, if that is what happens.
+    pub(super) const fn sysenter_way(self) -> Option<Way> {
+        Some(match self {
+            Self::SysenterQuiet | Self::Sysenter | Self::SysenterStepped => Way::FromHeader,
+            Self::SysenterDirect => Way::WrmsrPerSwitch,
+            Self::SysenterTrampoline => Way::ByTrampoline,
+            Self::SysenterAbsolute => Way::ByAbsoluteTrampoline,
+            Self::SysenterSwapgs | Self::SysenterSteppedSwapgs => Way::BySwapgsTrampoline,
+            Self::SysenterTss => Way::AtFixedOffset,
+            _ => return None,
+        })
+    }
+
+    /// From one count of a sweep to the next. The steps into SYSENTER each have the whole way of a #DB, the same every time.
+    pub(super) const fn stride(self) -> usize {
+        /// Prime, so that it meets the ways at other places each time.
+        const SPARSE: usize = 61;
+        if self.is_stepped() { SPARSE } else { 1 }
+    }
+
+    /// Whether its way depends on the user's RSP and GS base. That by SYSENTER never has the user's RSP.
+    pub(super) fn has_scene(self, stack: Stack, base: Base) -> bool {
+        match self {
+            _ if self.is_in_kernel() => false,
+            _ if self.is_stepped() => stack == Stack::Good && base == Base::Forged,
+            _ if self.is_sysenter() => stack == Stack::Good,
+            _ => true,
+        }
+    }
+
+    /// Whether TF is set before it.
+    pub(super) const fn is_stepped(self) -> bool {
+        matches!(self, Self::SysenterStepped | Self::SysenterSteppedSwapgs)
     }
 
     /// Whether SYSCALL would leave interrupts on.
@@ -172,6 +242,8 @@ impl Event {
     const fn flags(self) -> u64 {
         match self {
             Self::Lean | Self::LeanWork | Self::IrqsOn | Self::IrqsOnWork => FLAGS & !Rflags::NESTED_TASK.bits(),
+            Self::SysenterQuiet => QUIET_FLAGS,
+            _ if self.is_stepped() => FLAGS | Rflags::TRAP.bits(),
             _ => FLAGS,
         }
     }
@@ -194,14 +266,16 @@ impl Event {
     /// both have.
     #[must_use]
     pub const fn is_debug(self) -> bool {
-        matches!(self, Self::UserDebug | Self::EntryDebug | Self::KernelDebug)
+        matches!(self, Self::UserDebug | Self::EntryDebug | Self::KernelDebug) || self.is_stepped()
     }
 
-    pub(super) const fn way(self) -> Way {
+    pub(super) const fn launch(self) -> Launch {
         match self {
-            Self::UserNmi => Way::Iret,
-            _ if self.is_in_kernel() => Way::Kernel,
-            _ => Way::Sysret,
+            // TF counts from the instruction behind IRET on.
+            Self::UserNmi => Launch::Iret,
+            _ if self.is_stepped() => Launch::Iret,
+            _ if self.is_in_kernel() => Launch::Kernel,
+            _ => Launch::Sysret,
         }
     }
 
@@ -222,15 +296,44 @@ impl Event {
         match self {
             Self::EntryDebug => 1,
             Self::Int80 | Self::IrqsOnInt80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
-            _ if self.is_syscall() => 0,
+            _ if self.is_syscall() || self.is_sysenter() => 0,
             _ => 1,
         }
     }
 
     /// Whether RCX and R11 are loaded by the victim's own code, since the way in can't.
     const fn loads_rcx_and_r11(self) -> bool {
-        !matches!(self, Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi) && !self.is_in_kernel()
+        !matches!(self, Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi)
+            && !self.is_in_kernel()
+            && !self.is_stepped()
     }
+
+    /// The victim's code before the event: loads of RCX and R11, as SYSENTER wants them or with any values.
+    fn preparation(self) -> impl Iterator<Item = u8> {
+        let (mut stack, mut address, mut any) = (None, None, None);
+        if self.loads_rcx_and_r11() && self.is_sysenter() {
+            stack = Some(encode::MOV_RCX_RSP);
+            address = Some(encode::lea_r11_rip(SYSENTER_BYTES));
+        } else if self.loads_rcx_and_r11() {
+            any = Some(load_rcx_and_r11());
+        }
+        let sysenter = stack.into_iter().flatten().chain(address.into_iter().flatten());
+        sysenter.chain(any.into_iter().flatten())
+    }
+}
+
+/// Length of SYSENTER, behind which it returns.
+const SYSENTER_BYTES: u8 = 2;
+const _: () = assert!(encode::SYSENTER.len() == SYSENTER_BYTES as usize);
+
+/// `movabs rcx, RCX`, `movabs r11, R11`.
+fn load_rcx_and_r11() -> [u8; 20] {
+    let mut code = [0; 20];
+    code[..2].copy_from_slice(&[0x48, 0xb9]);
+    code[2..10].copy_from_slice(&RCX.to_le_bytes());
+    code[10..12].copy_from_slice(&[0x49, 0xbb]);
+    code[12..].copy_from_slice(&R11.to_le_bytes());
+    code
 }
 
 /// What the user's RSP is.
@@ -293,6 +396,10 @@ const FLAGS: u64 = Rflags::ALWAYS_ONE
     .union(Rflags::ALIGNMENT_CHECK)
     .union(Rflags::IDENTIFICATION)
     .bits();
+
+/// The same without those that SYSENTER's stub repairs.
+const QUIET_FLAGS: u64 =
+    FLAGS & !(Rflags::DIRECTION.bits() | Rflags::NESTED_TASK.bits() | Rflags::ALIGNMENT_CHECK.bits());
 
 const GETPPID: u64 = 110;
 /// -ENOSYS.
@@ -370,19 +477,10 @@ impl Victim {
         map(DEMAND, Protection::READ | Protection::WRITE);
         for event in Event::ALL {
             let mut code = [0xcc; CODE_BYTES];
-            let mut length = 0;
-            let mut append = |bytes: &[u8]| {
-                code[length..length + bytes.len()].copy_from_slice(bytes);
-                length += bytes.len();
-            };
-            if event.loads_rcx_and_r11() {
-                // movabs rcx, RCX; movabs r11, R11
-                append(&[0x48, 0xb9]);
-                append(&RCX.to_le_bytes());
-                append(&[0x49, 0xbb]);
-                append(&R11.to_le_bytes());
+            let bytes = event.preparation().chain(event.code().iter().copied());
+            for (place, byte) in code.iter_mut().zip(bytes) {
+                *place = byte;
             }
-            append(event.code());
             space.write(code_address(event), &code).expect("the page is mapped");
         }
         let pattern = PATTERN.to_le_bytes();
@@ -449,24 +547,30 @@ impl Victim {
         frame.set_cs(<OsKernel>::LAYOUT.user_code64().bits().into());
         frame.set_ss(<OsKernel>::LAYOUT.user_data().bits().into());
         match event {
-            _ if event.is_syscall() => frame.set_rax(GETPPID),
+            _ if event.is_syscall() || event.is_sysenter() => frame.set_rax(GETPPID),
             Event::PageFault => frame.set_rbx(DEMAND),
             _ => {}
         }
-        let instruction = code_address(event) + if event.loads_rcx_and_r11() { 20 } else { 0 };
+        let instruction = code_address(event) + event.preparation().count() as u64;
         let after = instruction + event.code().len() as u64;
+        if event.is_stepped() {
+            frame.set_rcx(rsp);
+            frame.set_r11(after);
+        }
 
         let mut last = frame.clone();
         last.set_rip(after + 1);
         if event.loads_rcx_and_r11() {
             last.set_rcx(RCX);
             last.set_r11(R11);
-        } else if event.way() == Way::Sysret {
+        } else if event.launch() == Launch::Sysret {
             last.set_rcx(frame.rip());
             last.set_r11(event.flags());
         }
         match event {
-            _ if event.is_syscall() => {
+            // Left by IRET, which restores them.
+            _ if event.is_stepped() => last.set_rax(current().parent().into()),
+            _ if event.is_syscall() || event.is_sysenter() => {
                 last.set_rax(current().parent().into());
                 last.set_rcx(after);
                 last.set_r11(event.flags());
