@@ -34,6 +34,8 @@ use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 
+use crate::debug::DebugStatus;
+
 /// How the kernel was entered. Bits 15:8 of the frame's kind word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -385,11 +387,24 @@ impl TrapFrame {
         self.kind & RF_MAY_DROP != 0
     }
 
-    /// The error code of an exception; 0 for vectors without one.
+    /// The error code of an exception; 0 for vectors without one, [`TrapFrame::debug_status`] for #DB.
     #[must_use]
     #[inline(always)]
     pub const fn error_code(&self) -> u64 {
         self.code
+    }
+
+    /// Why #DB was raised, in a frame of that vector: the CPU gives it no error code, and DR6 has been told to forget.
+    #[must_use]
+    #[inline(always)]
+    pub const fn debug_status(&self) -> DebugStatus {
+        DebugStatus::from_bits_truncate(self.code)
+    }
+
+    /// Sets what [`TrapFrame::debug_status`] returns.
+    #[inline(always)]
+    pub(crate) const fn set_debug_status(&mut self, status: DebugStatus) {
+        self.code = status.bits();
     }
 
     /// RAX as it was when a system call was made: what a restart needs.

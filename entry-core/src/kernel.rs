@@ -78,6 +78,7 @@ pub unsafe trait Kernel: Sized + 'static {
     ///   delivery of one until the next IRET, whichever event that IRET ends. #DB and #MC that interrupt it end by IRET
     ///   too; a kernel that has breakpoints disables them (DR7) first thing in an NMI.
     /// - A #DB handler touches no breakpoint of its own, and sets no TF in the kernel.
+    ///   Why it was raised, [`TrapFrame::debug_status`] says; DR6 has been cleared.
     /// - A #MC handler leaves the CPU's MCIP set until it is about to return: a second #MC then shuts the CPU down.
     ///
     /// An event from user mode is moved to the thread's stack before the handler is called, and may nest like any other

@@ -11,6 +11,7 @@
 
 pub mod address;
 pub mod cpu;
+pub mod debug;
 pub mod frame;
 mod guard;
 pub mod irq;

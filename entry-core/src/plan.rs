@@ -266,7 +266,7 @@ impl Error for InstallError {}
 ///
 /// A kernel that never installed anything has nothing to pass:
 ///
-/// ```compile_fail,E0057
+/// ```compile_fail,E0061
 /// # use entry_core::plan::Installed;
 /// # use entry_core::{IrqOff, TrapFrame};
 /// # use entry_core::stub::StubTable;
@@ -278,7 +278,7 @@ impl Error for InstallError {}
 ///
 /// and can't make one:
 ///
-/// ```compile_fail,E0423
+/// ```compile_fail,E0603
 /// let installed = entry_core::plan::Installed(core::marker::PhantomData);
 /// ```
 #[derive(Debug)]

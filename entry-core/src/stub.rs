@@ -33,6 +33,7 @@ pub use select::{NoStubSet, Requirements};
 pub use syscall::syscall_entry;
 pub use vectors::{vector_stubs, vector_stubs_irqs_on};
 
+use crate::debug::DebugStatus;
 use crate::frame::TrapFrame;
 use crate::guard::guard;
 use crate::irq::{IrqOff, UserEntry, UserReturn};
@@ -410,9 +411,10 @@ unsafe extern "sysv64" fn user_interrupt<K: Kernel>(frame: *mut TrapFrame) -> Le
 unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Leave {
     // SAFETY: condition 1.
     let frame = unsafe { &mut *frame };
+    note_debug_status(frame);
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
     let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    // SAFETY: 1. this is the first Rust after the stub, but for a look at DR6. 2. It is called once for each entry.
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = match Vector(frame.vector()) {
         Vector::DEBUG => K::user_exception(frame, entry),
@@ -427,6 +429,15 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
         _ => K::paranoid(frame, entry.into_irq_off()),
     };
     finish_event::<K>(frame, irq)
+}
+
+/// Takes the reason of a #DB out of DR6, where the next one would find it, into the frame.
+#[inline(always)]
+fn note_debug_status(frame: &mut TrapFrame) {
+    if Vector(frame.vector()) == Vector::DEBUG {
+        // SAFETY: 1. this is the first Rust after a #DB's stub, at CPL 0.
+        frame.set_debug_status(unsafe { DebugStatus::take() });
+    }
 }
 
 /// Executes IRETQ to the next instruction: the CPU delivers no NMI from the start of one to the next IRET. The stack of
@@ -556,6 +567,7 @@ unsafe extern "sysv64" fn kernel_interrupt<K: Kernel>(frame: *mut TrapFrame) {
 unsafe extern "sysv64" fn kernel_paranoid<K: Kernel>(frame: *mut TrapFrame) {
     // SAFETY: condition 1.
     let frame = unsafe { &mut *frame };
+    note_debug_status(frame);
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
     // SAFETY: this is the first Rust after the stub; `saved` is given back below.

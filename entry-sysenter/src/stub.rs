@@ -477,7 +477,7 @@ pub fn entry<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
 
 /// Whether a #DB in the kernel at `rip` with DR6.BS set is a single step that the *user* armed before SYSENTER.
 ///
-/// The handler clears DR6 and returns without a word: the stub is about to clear TF, and user mode gets it back from
+/// The handler returns without a word: the stub is about to clear TF, and user mode gets it back from
 /// the frame. Where a trampoline runs before the stub, its [window](crate::trampoline::Trampoline64::window) has to be
 /// asked as well.
 ///

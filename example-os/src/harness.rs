@@ -236,3 +236,9 @@ macro_rules! expected {
         $crate::harness::Expected::Ignored($reason)
     };
 }
+
+/// Whether this boot is in Bochs, which lacks some of what QEMU has: the command line says so.
+#[must_use]
+pub fn is_bochs() -> bool {
+    boot::info().command_line.split(' ').any(|word| word == "bochs")
+}

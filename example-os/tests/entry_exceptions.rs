@@ -41,6 +41,9 @@ fn note(frame: &mut TrapFrame) -> bool {
     KIND.store(frame.entry_kind().map_or(0, |kind| kind as u64), Ordering::Relaxed);
     FRAME.store(core::ptr::from_ref(frame).addr() as u64, Ordering::Relaxed);
     CODE.store(frame.error_code(), Ordering::Relaxed);
+    if frame.vector() == 1 && frame.error_code() & BREAKPOINT_0 != 0 {
+        frame.set_rflags(frame.rflags() | RESUME_FLAG);
+    }
     let skip = SKIP.load(Ordering::Relaxed);
     if skip != 0 {
         frame.set_rip(frame.rip() + skip);
@@ -66,6 +69,21 @@ fn distance() -> u64 {
         .load(Ordering::Relaxed)
         .abs_diff(core::ptr::from_ref(&here).addr() as u64)
 }
+
+/// Lets one instruction trap.
+fn step_once() {
+    // SAFETY: the trap comes after the NOP that follows POPF; the hook leaves TF set in the frame, the second POPF
+    // clears it.
+    unsafe {
+        asm!("pushfq", "pushfq", "or dword ptr [rsp], 0x100", "popfq", "nop", "popfq",);
+    }
+}
+
+/// DR6.BS and DR6.B0.
+const STEP: u64 = 1 << 14;
+const BREAKPOINT_0: u64 = 1;
+/// RFLAGS.RF.
+const RESUME_FLAG: u64 = 1 << 16;
 
 /// Frames on the running stack are this close.
 const NEAR: u64 = 4096;
@@ -109,21 +127,39 @@ example_os::tests! { Machine;
 
     fn debug_exception_has_a_stack_of_its_own(_machine) {
         expect(0);
-        // SAFETY: the trap comes after the NOP that follows POPF; the hook leaves TF set in the frame, the second POPF
-        // clears it.
-        unsafe {
-            asm!(
-                "pushfq",
-                "pushfq",
-                "or dword ptr [rsp], 0x100",
-                "popfq",
-                "nop",
-                "popfq",
-            );
-        }
+        step_once();
         assert_eq!(VECTOR.load(Ordering::Relaxed), 1);
         assert_eq!(KIND.load(Ordering::Relaxed), EntryKind::Paranoid as u64);
         assert!(distance() > NEAR);
+    }
+
+    fn a_debug_exception_reports_its_own_reason_alone(_machine) {
+        for _ in 0..2 {
+            expect(0);
+            step_once();
+            assert_eq!((VECTOR.load(Ordering::Relaxed), CODE.load(Ordering::Relaxed)), (1, STEP));
+            expect(0);
+            // SAFETY: the breakpoint is at the second NOP, and RF lets that pass when the hook has set it.
+            unsafe {
+                asm!(
+                    "lea {at}, [rip + 2f]",
+                    "mov dr0, {at}",
+                    "mov dr7, {enabled}",
+                    "nop",
+                    "2:",
+                    "nop",
+                    "mov dr7, {off}",
+                    at = out(reg) _,
+                    enabled = in(reg) 0x402_u64,
+                    off = in(reg) 0x400_u64,
+                );
+            }
+            assert_eq!((VECTOR.load(Ordering::Relaxed), CODE.load(Ordering::Relaxed)), (1, BREAKPOINT_0));
+        }
+        let status: u64;
+        // SAFETY: reading DR6 changes nothing.
+        unsafe { asm!("mov {}, dr6", out(reg) status, options(nomem, nostack, preserves_flags)) };
+        assert_eq!(status & 0xf00f, 0);
     }
 
     fn nmi_has_a_stack_of_its_own_and_returns(machine) {

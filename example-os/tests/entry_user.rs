@@ -15,6 +15,7 @@ use entry_core::vector::Vector;
 use entry_core::{IrqOff, TrapFrame};
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
+use example_os::harness::is_bochs;
 use example_os::memory::USER_LIMIT;
 use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
@@ -65,14 +66,6 @@ fn on_nmi(frame: &mut TrapFrame) -> bool {
     }
     apic::timer_nmi(100_000);
     true
-}
-
-/// Whether this boot is in Bochs, which lacks some of what QEMU has: the command line says so.
-fn is_bochs() -> bool {
-    example_os::boot::info()
-        .command_line
-        .split(' ')
-        .any(|word| word == "bochs")
 }
 
 example_os::tests! { Machine;

@@ -19,6 +19,7 @@ use entry_core::vector::Vector;
 use example_os::archive::Archive;
 use example_os::device::apic;
 use example_os::entry::{self, LAYOUT, PerCpu, TIMER_VECTOR};
+use example_os::harness::is_bochs;
 use example_os::memory::table::{ENTRIES, Entry, Flags, Slot, entry_bytes, twin};
 use example_os::memory::{AddressSpace, Frame, KERNEL_BASE, KernelStack, kernel};
 use example_os::process::signal::Signal;
@@ -296,6 +297,9 @@ example_os::tests! { Machine;
     }
 
     fn nmis_find_and_leave_either_tables(machine) {
+        if is_bochs() {
+            example_os::skip!("the timer of Bochs delivers no NMI; the sweeps send theirs otherwise");
+        }
         let code = program!(
             "mov ebx, 100000", "mov r12d, 0x11223344",
             "4:", "mov eax, 39", "syscall", "test eax, eax", "jz 5f",

@@ -29,6 +29,7 @@ fn boots_in_bochs(image: &str) -> bool {
         || [
             "boot",
             "iret_fault",
+            "kpti",
             "legacy32",
             "memory",
             "nested",

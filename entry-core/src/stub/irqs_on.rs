@@ -59,6 +59,32 @@ const fn no_kpti<O: Options>() -> usize {
 /// What is tested on the way out are the conditions of [`syscall_entry_lean`](crate::stub::syscall_entry_lean), and that the frame is
 /// what SYSCALL left. Everything else goes by CLI, work and the decision in Rust.
 ///
+/// A kernel that nobody is told of:
+///
+/// ```
+/// # mod kernel { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/tracked.rs")); }
+/// # use kernel::{MyKernel, Told};
+/// use entry_core::kernel::{Baseline, NoTracking};
+/// use entry_core::stub::syscall_entry_irqs_on;
+/// # fn main() {
+/// let stub = entry_core::stub::address(syscall_entry_irqs_on::<MyKernel<NoTracking>, Baseline>);
+/// # assert_ne!(stub, 0);
+/// # }
+/// ```
+///
+/// One that is tracked does not compile:
+///
+/// ```compile_fail,E0080
+/// # mod kernel { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/tracked.rs")); }
+/// # use kernel::{MyKernel, Told};
+/// use entry_core::kernel::Baseline;
+/// use entry_core::stub::syscall_entry_irqs_on;
+/// # fn main() {
+/// let stub = entry_core::stub::address(syscall_entry_irqs_on::<MyKernel<Told>, Baseline>);
+/// # assert_ne!(stub, 0);
+/// # }
+/// ```
+///
 /// # Safety
 ///
 /// 1. As [`syscall_entry`](crate::stub::syscall_entry), with the mask of

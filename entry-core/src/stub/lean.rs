@@ -105,6 +105,32 @@ pub(super) const FIRST_NON_USER_BIT: u32 = 47;
 /// reach the saved words, so RIP needs no other test. If one fails, the ten words become a full [`TrapFrame`] and the
 /// Rust decision follows.
 ///
+/// A kernel that nobody is told of:
+///
+/// ```
+/// # mod kernel { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/tracked.rs")); }
+/// # use kernel::{MyKernel, Told};
+/// use entry_core::kernel::{Baseline, NoTracking};
+/// use entry_core::stub::syscall_entry_lean;
+/// # fn main() {
+/// let stub = entry_core::stub::address(syscall_entry_lean::<MyKernel<NoTracking>, Baseline>);
+/// # assert_ne!(stub, 0);
+/// # }
+/// ```
+///
+/// One that is tracked does not compile:
+///
+/// ```compile_fail,E0080
+/// # mod kernel { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/tracked.rs")); }
+/// # use kernel::{MyKernel, Told};
+/// use entry_core::kernel::Baseline;
+/// use entry_core::stub::syscall_entry_lean;
+/// # fn main() {
+/// let stub = entry_core::stub::address(syscall_entry_lean::<MyKernel<Told>, Baseline>);
+/// # assert_ne!(stub, 0);
+/// # }
+/// ```
+///
 /// **Windows**: user GS and RSP at the first instruction, user RSP up to the third; the user's RSP again at the second
 /// SWAPGS, then also GS at SYSRET.
 ///

@@ -3,6 +3,7 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use entry_core::debug::DebugStatus;
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
 use entry_core::{IrqOff, TrapFrame};
@@ -194,22 +195,10 @@ pub(super) fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
 /// Whether this is a #DB because the program had set TF before SYSENTER, which leaves it set. The stub clears it, and the
 /// program gets it back.
 fn is_step_into_sysenter(frame: &TrapFrame, irq: &IrqOff) -> bool {
-    /// DR6 with nothing to report.
-    const NOTHING: u64 = 0xffff_0ff0;
-    /// DR6.BS.
-    const SINGLE_STEP: u64 = 1 << 14;
-    if Vector(frame.vector()) != Vector::DEBUG || frame.is_user() {
-        return false;
-    }
-    let status: u64;
-    // SAFETY: reading DR6 changes nothing, and this is CPL 0.
-    unsafe { asm!("mov {}, dr6", out(reg) status, options(nomem, nostack, preserves_flags)) };
-    if status & SINGLE_STEP == 0 || !PerCpu::current(irq).is_user_step(frame.rip(), irq) {
-        return false;
-    }
-    // SAFETY: DR6 only reports; the CPU clears none of it.
-    unsafe { asm!("mov dr6, {}", in(reg) NOTHING, options(nomem, nostack, preserves_flags)) };
-    true
+    Vector(frame.vector()) == Vector::DEBUG
+        && !frame.is_user()
+        && frame.debug_status().contains(DebugStatus::STEP)
+        && PerCpu::current(irq).is_user_step(frame.rip(), irq)
 }
 
 /// A second NMI, #MC, #DB or #DF in the kernel while the first one's frame was needed.
