@@ -3,66 +3,48 @@
 //! Bochs checks what QEMU's translator lets pass, above all addresses that are not canonical. It has no exit status for
 //! the guest to choose, so the guest's last serial line is what counts.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tempfile::TempDir;
-
-use crate::error::{Error, Result};
+use crate::disc::{self, DISC, Firmware, Grub};
+use crate::error::Result;
 use crate::guest::{self, Ended, NoLog, Serial};
 use crate::machine::{Boot, shown};
 use crate::toolchain::query;
+use crate::workspace::write_whole;
 
 /// Its models, one of each vendor.
 pub(crate) const MODELS: [&str; 2] = ["corei7_skylake_x", "ryzen"];
-/// The distribution's packages that hold Bochs, its firmware, GRUB and what GRUB makes discs with.
-pub(crate) const PACKAGES: [&str; 7] = [
-    "bochs",
-    "bochsbios",
-    "vgabios",
-    "grub-common",
-    "grub-pc-bin",
-    "xorriso",
-    "mtools",
-];
+/// The distribution's packages that hold Bochs and its firmware.
+pub(crate) const PACKAGES: [&str; 3] = ["bochs", "bochsbios", "vgabios"];
 /// It interprets one instruction at a time, so a guest may take so much longer than in QEMU.
 const SLOWER: u32 = 5;
 /// Memory in MiB: enough for every test, and little to clear.
 const MEMORY: u32 = 128;
 
-/// Programs and files without which nothing boots.
-const PROGRAMS: [&str; 4] = ["bochs", "grub-mkrescue", "xorriso", "mformat"];
+const PROGRAM: &str = "bochs";
 const BIOS: &str = "/usr/share/bochs/BIOS-bochs-latest";
 const VGA_BIOS: &str = "/usr/share/bochs/VGABIOS-lgpl-latest";
-const GRUB: &str = "/usr/lib/grub/i386-pc";
 
 /// Bochs that was found, with what is needed to boot in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Bochs {
     path: PathBuf,
-    grub: PathBuf,
+    grub: Grub,
 }
 
 impl Bochs {
     /// Looks for everything; the error is the first thing that is not there.
     pub(crate) fn find() -> std::result::Result<Self, String> {
-        for program in PROGRAMS {
-            if which::which(program).is_err() {
-                return Err(program.to_owned());
-            }
-        }
-        for file in [BIOS, VGA_BIOS, GRUB] {
+        let path = which::which(PROGRAM).map_err(|_| PROGRAM.to_owned())?;
+        for file in [BIOS, VGA_BIOS] {
             if !Path::new(file).exists() {
                 return Err(file.to_owned());
             }
         }
-        let path = |program: &str| which::which(program).map_err(|_| program.to_owned());
-        Ok(Self {
-            path: path("bochs")?,
-            grub: path("grub-mkrescue")?,
-        })
+        let grub = Grub::find(Firmware::Bios)?;
+        Ok(Self { path, grub })
     }
 
     /// Its version, as it writes it.
@@ -85,72 +67,39 @@ impl Bochs {
         verbose: bool,
         on_line: &mut dyn FnMut(&str),
     ) -> Result<Ended> {
-        let made = |source| Error::File {
-            action: "make a disc in",
-            path: directory.to_owned(),
-            source,
-            remedy: "make it writable, or set CARGO_TARGET_DIR to a directory that is",
-        };
-        let place = tempfile::Builder::new()
-            .prefix("bochs-")
-            .tempdir_in(directory)
-            .map_err(made)?;
-        write_disc(&place, boot).map_err(made)?;
-        let grub = self.grub_command(&place);
-        self.make_disc(grub)?;
-        fs::write(place.path().join("bochsrc"), configuration(model)).map_err(made)?;
-        // Bochs has its debugger built in, which waits for this.
-        fs::write(place.path().join("commands"), "continue\n").map_err(made)?;
+        let place = disc::place(directory)?;
+        let mut files = vec![("kernel".to_owned(), boot.kernel.clone())];
+        files.extend(boot.archive.clone().map(|archive| ("archive".to_owned(), archive)));
+        let menu = menu(&boot.append, boot.archive.is_some());
+        self.grub.make(Firmware::Bios, place.path(), &files, &menu)?;
+        self.boot_disc(model, place.path(), limit, verbose, on_line)
+    }
+
+    /// Boots the disc in `place`, where its configuration is put, too.
+    pub(crate) fn boot_disc(
+        &self,
+        model: &str,
+        place: &Path,
+        limit: Duration,
+        verbose: bool,
+        on_line: &mut dyn FnMut(&str),
+    ) -> Result<Ended> {
+        // Bochs has its debugger built in, which waits for the command.
+        for (name, text) in [("bochsrc", configuration(model)), ("commands", "continue\n".to_owned())] {
+            write_whole(&place.join(name), text.as_bytes())?;
+        }
         let mut command = Command::new(&self.path);
         command
             .args(["-q", "-f", "bochsrc", "-rc", "commands"])
-            .current_dir(place.path())
+            .current_dir(place)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if verbose {
-            eprintln!("{} # model {model}, \"{}\"", shown(&command), boot.append);
+            eprintln!("{} # model {model}, in {}", shown(&command), place.display());
         }
         guest::watch(command, Serial::Errors, limit * SLOWER, &mut NoLog, on_line)
     }
-
-    fn grub_command(&self, place: &TempDir) -> Command {
-        let mut command = Command::new(&self.grub);
-        command
-            .args(["-d", GRUB, "--fonts=", "--locales=", "--themes="])
-            .args(["--install-modules=multiboot2 normal configfile"])
-            .args(["-o", "disc.iso", "disc"])
-            .current_dir(place.path())
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn make_disc(&self, mut command: Command) -> Result<()> {
-        let output = command.output().map_err(|source| Error::Start {
-            command: shown(&command),
-            source,
-            remedy: "run `cargo xtask setup`",
-        })?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(Error::Command {
-            command: shown(&command),
-            status: output.status,
-            remedy: format!("it said: {}", said.trim().lines().last().unwrap_or("nothing")),
-        })
-    }
-}
-
-fn write_disc(place: &TempDir, boot: &Boot) -> std::io::Result<()> {
-    let folder = place.path().join("disc/boot/grub");
-    fs::create_dir_all(&folder)?;
-    fs::copy(&boot.kernel, place.path().join("disc/boot/kernel"))?;
-    if let Some(archive) = &boot.archive {
-        fs::copy(archive, place.path().join("disc/boot/archive"))?;
-    }
-    fs::write(folder.join("grub.cfg"), menu(&boot.append, boot.archive.is_some()))
 }
 
 /// What GRUB does: load kernel and archive, and start.
@@ -170,7 +119,7 @@ fn configuration(model: &str) -> String {
          romimage: file={BIOS}\n\
          vgaromimage: file={VGA_BIOS}\n\
          cpu: model={model}, count=1, ips=50000000, reset_on_triple_fault=0\n\
-         ata0-master: type=cdrom, path=disc.iso, status=inserted\n\
+         ata0-master: type=cdrom, path={DISC}, status=inserted\n\
          boot: cdrom\n\
          com1: enabled=1, mode=file, dev=/dev/fd/2\n\
          log: log\n\
@@ -199,6 +148,7 @@ mod tests {
     fn configuration_names_the_model_and_stops_at_a_triple_fault() {
         let text = configuration("ryzen");
         assert!(text.contains("\ncpu: model=ryzen, count=1, "));
+        assert!(text.contains("\nata0-master: type=cdrom, path=disc.iso, status=inserted\n"));
         assert!(text.contains("reset_on_triple_fault=0"));
         assert!(text.contains("\npanic: action=fatal\n"));
         assert!(text.contains("\nclock: sync=none\n"));

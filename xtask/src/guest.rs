@@ -54,6 +54,8 @@ pub(crate) enum End {
     Status(ExitStatus),
     /// Bochs ended by itself; its own status says nothing.
     PoweredOff,
+    /// The guest was over and could not end the machine, which was stopped.
+    Halted,
     /// The time was up.
     TimedOut,
     /// More output than any guest of ours has.
@@ -219,7 +221,11 @@ pub(crate) fn watch(
                         ended.until_user = Some(start.elapsed());
                     }
                     on_line(&line);
+                    let is_over = line.starts_with("[halt] ");
                     ended.lines.push(line);
+                    if is_over {
+                        break Ok(End::Halted);
+                    }
                     if ended.lines.len() > MOST_LINES {
                         break Ok(End::TooMuchOutput);
                     }
@@ -262,11 +268,11 @@ fn said(lines: &[String]) -> Option<i32> {
 }
 
 impl Ended {
-    /// QEMU's exit status if it ended by itself; of Bochs the one that the guest's last line stands for.
+    /// QEMU's exit status if it ended by itself; otherwise the one that the guest's last line stands for.
     pub(crate) fn status(&self) -> Option<i32> {
         match self.end {
             End::Status(status) => status.code(),
-            End::PoweredOff => said(&self.lines),
+            End::PoweredOff | End::Halted => said(&self.lines),
             End::TimedOut | End::TooMuchOutput => None,
         }
     }
@@ -284,7 +290,7 @@ impl Ended {
             ""
         };
         let code = match self.end {
-            End::PoweredOff => match said(&self.lines) {
+            End::PoweredOff | End::Halted => match said(&self.lines) {
                 Some(code) => Some(code),
                 None => return format!("Bochs ended before the guest did{silent}"),
             },

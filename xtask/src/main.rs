@@ -13,6 +13,7 @@ mod check;
 mod ci;
 mod clock;
 mod cost;
+mod disc;
 mod elf32;
 mod error;
 mod event;
@@ -24,6 +25,8 @@ mod host_test;
 mod house;
 mod html;
 mod image;
+mod iso;
+mod iso_test;
 mod linux;
 mod listing;
 mod machine;
@@ -69,6 +72,8 @@ enum Verb {
     Test(test::Args),
     /// Count the instructions and events of each kernel entry path
     Bench(bench::Args),
+    /// Make a disc or stick that runs benchmarks and tests on a machine of one's own
+    Iso(iso::Args),
     /// Formatting, lints, documentation, oldest compiler, packages and house rules
     Check(check::Args),
     /// `check`, `test`, then `test --ablate all`: what continuous integration runs
@@ -82,6 +87,7 @@ fn dispatch(cli: &Cli) -> Result<()> {
         Verb::Run(args) => run::run(args),
         Verb::Test(args) => test::run(args),
         Verb::Bench(args) => bench::run(args),
+        Verb::Iso(args) => iso::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Ci(args) => ci::run(args),
     }

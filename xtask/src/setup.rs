@@ -7,7 +7,9 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
 use crate::bochs::{self, Bochs};
+use crate::disc::{self, Firmware, Grub};
 use crate::error::{Error, Result};
+use crate::iso_test::{OVMF_PACKAGES, Ovmf};
 use crate::machine::{QEMU, Qemu};
 use crate::toolchain::{GUEST_TARGET, Installed, NIGHTLY, Piece, Toolchain, install, query};
 use crate::workspace::Workspace;
@@ -147,14 +149,40 @@ impl Setup {
 
     /// Makes sure that the second emulator is there, with what boots a disc in it.
     pub(crate) fn require_bochs(&self) -> Result<Bochs> {
-        if let Ok(bochs) = Bochs::find() {
-            self.found(&format!("Bochs {}, GRUB and what makes a disc", bochs.version_text()));
-            return Ok(bochs);
+        let packages: Vec<&str> = bochs::PACKAGES.into_iter().chain(disc::PACKAGES).collect();
+        self.require_files("Bochs", &packages, Bochs::find, |bochs| {
+            format!("Bochs {}, with GRUB to boot it", bochs.version_text())
+        })
+    }
+
+    /// Makes sure that there is what makes a disc for BIOS and UEFI.
+    pub(crate) fn require_grub(&self) -> Result<Grub> {
+        let packages: Vec<&str> = disc::PACKAGES.into_iter().chain(disc::UEFI_PACKAGES).collect();
+        let find = || Grub::find(Firmware::Any);
+        self.require_files("GRUB", &packages, find, |_| "GRUB for BIOS and UEFI".to_owned())
+    }
+
+    /// Makes sure that there is UEFI firmware for the emulator.
+    pub(crate) fn require_ovmf(&self) -> Result<Ovmf> {
+        self.require_files("OVMF", &OVMF_PACKAGES, Ovmf::find, |_| "OVMF, UEFI for QEMU".to_owned())
+    }
+
+    /// Finds what packages hold, or installs them.
+    fn require_files<T>(
+        &self,
+        what: &str,
+        packages: &[&'static str],
+        find: impl Fn() -> std::result::Result<T, String>,
+        shown: impl Fn(&T) -> String,
+    ) -> Result<T> {
+        if let Ok(found) = find() {
+            self.found(&shown(&found));
+            return Ok(found);
         }
-        install_packages("Bochs", &bochs::PACKAGES)?;
-        let bochs = Bochs::find().map_err(|what| missing(&what, &bochs::PACKAGES))?;
-        println!("installed  Bochs {}, GRUB and what makes a disc", bochs.version_text());
-        Ok(bochs)
+        install_packages(what, packages)?;
+        let found = find().map_err(|file| missing(&file, packages))?;
+        println!("installed  {}", shown(&found));
+        Ok(found)
     }
 }
 
@@ -246,13 +274,16 @@ pub(crate) fn run(_: &Args) -> Result<()> {
             missing += 1;
         }
     }
-    if let Err(error) = setup.require_qemu() {
-        println!("error      {error}");
-        missing += 1;
-    }
-    if let Err(error) = setup.require_bochs() {
-        println!("error      {error}");
-        missing += 1;
+    for found in [
+        setup.require_qemu().map(drop),
+        setup.require_bochs().map(drop),
+        setup.require_grub().map(drop),
+        setup.require_ovmf().map(drop),
+    ] {
+        if let Err(error) = found {
+            println!("error      {error}");
+            missing += 1;
+        }
     }
     if missing == 0 {
         return Ok(());

@@ -1,14 +1,17 @@
 //! `cargo xtask test`: host tests, then every test image in both emulators.
 
+use std::path::{Path, PathBuf};
+
 use crate::ablate;
 use crate::bochs::{self, Bochs};
 use crate::boot_test;
 use crate::browser_test;
-use crate::build::{self, Profile};
+use crate::build::{self, Built, Profile};
 use crate::error::{Error, Result};
 use crate::golden;
 use crate::guest::{self, NoLog};
 use crate::host_test;
+use crate::iso_test;
 use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU, Qemu, shown};
 use crate::run::model;
 use crate::setup::{Need, Setup};
@@ -203,15 +206,11 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
     }
     for (name, kernel) in boot_test::build_images(workspace)? {
         let only = filter.filter(|filter| !name.contains(filter));
-        // Boundaries are those of the image itself.
-        let is_sweep = name.starts_with("sweep");
-        let archive = if is_sweep {
-            let path = workspace.guest_target().join(format!("programs-{name}.cpio"));
-            build::write_archive(&path, &built.programs, &kernel)?;
-            path
-        } else {
-            built.archive.clone()
-        };
+        // Tests in the kernel have names without a path, those of the host and of the disc with one.
+        if only.is_some_and(|filter| filter.contains("::")) {
+            continue;
+        }
+        let archive = archive_of(workspace, &built, &name, &kernel)?;
         let is_entry = are_usual && ON_A_PLAIN_CPU_TOO.contains(&name.as_str());
         let plain = is_entry.then(|| PLAIN_CPU.to_owned());
         let boot = |append| Boot {
@@ -250,8 +249,31 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
             Err(why) => without_bochs(&name, why, args.strict),
         });
     }
+    // Its firmware and its menu take a model of their own.
+    if are_usual {
+        let bench = iso_test::Bench {
+            workspace,
+            setup,
+            qemu: &qemu,
+            bochs: &bochs,
+            built: &built,
+            strict: args.strict,
+            verbose: args.machine.verbose,
+        };
+        counts.add(iso_test::run(&bench, filter)?);
+    }
     println!("boot: {}", counts.line());
     Ok(counts)
+}
+
+/// The archive that a test image boots with. That of a sweep names the boundaries of the image itself.
+pub(crate) fn archive_of(workspace: &Workspace, built: &Built, image: &str, kernel: &Path) -> Result<PathBuf> {
+    if !image.starts_with("sweep") {
+        return Ok(built.archive.clone());
+    }
+    let path = workspace.guest_target().join(format!("programs-{image}.cpio"));
+    build::write_archive(&path, &built.programs, kernel)?;
+    Ok(path)
 }
 
 /// Boots an image on each of Bochs' models.

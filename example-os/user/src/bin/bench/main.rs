@@ -120,7 +120,7 @@ fn run(args: Args) -> i32 {
         println!("bench: no table: {problem}");
         return 2;
     }
-    let mut failed = 0;
+    let mut status = 0;
     for row in ROWS.iter().filter(|row| chosen(row)) {
         match (row.run)(&bench, row) {
             Ok(()) => {}
@@ -130,12 +130,15 @@ fn run(args: Args) -> i32 {
             },
             Err(problem) => {
                 println!("[bench] error row={} {problem}", row.name);
-                failed += 1;
+                status = 1;
+                if let Some(table) = bench.table() {
+                    table.fail();
+                }
             }
         }
     }
     if let Some(table) = bench.table() {
-        table.end(failed);
+        table.end();
     }
-    i32::from(failed > 0)
+    status
 }

@@ -40,27 +40,32 @@ pub(crate) struct Table {
     /// The stretches of the row that is being measured, the shorter and the longer one of each repeat in turn.
     stretches: RefCell<([Stretch; 2 * MOST_REPEATS], usize)>,
     /// What the first row took, in tenths.
-    first: Cell<Option<i64>>,
+    first: Cell<Option<u64>>,
     measured: Cell<u32>,
     without: Cell<u32>,
+    failed: Cell<u32>,
 }
 
 /// `amount / parts` in tenths, rounded.
-const fn tenths(amount: i64, parts: i64) -> i64 {
-    let twice = 20 * amount / parts;
-    (twice + 1).div_euclid(2)
+const fn tenths(amount: u64, parts: u64) -> u64 {
+    (10 * amount + parts / 2) / parts
 }
 
-/// Median of the differences of two stretches, and whether they are all `wanted`.
-fn calibrated(stretches: &[[u64; 2]], wanted: u64) -> (i64, bool) {
-    let mut differences = [0; MOST_REPEATS];
-    let differences = &mut differences[..stretches.len()];
-    for (place, [shorter, longer]) in differences.iter_mut().zip(stretches) {
-        *place = longer.wrapping_sub(*shorter).cast_signed();
+/// Ticks of an instruction, in tenths, by the median of the longer stretches; and whether each takes one tick.
+///
+/// The shorter stretches have so many `instructions`, the longer ones twice as many.
+fn calibrate(stretches: &[[u64; 2]], instructions: u64) -> (u64, bool) {
+    let mut ticks = [0; MOST_REPEATS];
+    let ticks = &mut ticks[..stretches.len()];
+    for (place, [_, longer]) in ticks.iter_mut().zip(stretches) {
+        *place = *longer;
     }
-    differences.sort_unstable();
-    let is_exact = differences.iter().all(|&ticks| ticks == wanted.cast_signed());
-    (differences[differences.len() / 2], is_exact)
+    ticks.sort_unstable();
+    let median = tenths(ticks[ticks.len() / 2], 2 * instructions);
+    let is_exact = stretches
+        .iter()
+        .all(|[shorter, longer]| longer.wrapping_sub(*shorter) == instructions);
+    (median, is_exact)
 }
 
 impl Table {
@@ -69,18 +74,14 @@ impl Table {
     /// `ring_3` and `ring_0` have the ticks of loops over `rounds` and over twice as many rounds.
     pub(crate) fn start(hypervisor: &str, rounds: u64, ring_3: &[[u64; 2]], ring_0: &[[u64; 2]]) -> Self {
         /// No real CPU takes as many ticks for one instruction of a loop of NOPs, in tenths.
-        const SLOWEST_CPU: i64 = 100;
+        const SLOWEST_CPU: u64 = 100;
         /// What CPUID says where QEMU translates.
         const TRANSLATOR: &str = "TCGTCGTCGTCG";
-        let instructions = rounds * CALIBRATION;
-        let (user, user_is_exact) = calibrated(ring_3, instructions);
-        let user = tenths(user, instructions.cast_signed());
-        let instructions = rounds * IRQFLAG_OVERHEAD;
-        let (kernel, kernel_is_exact) = calibrated(ring_0, instructions);
-        let kernel = tenths(kernel, instructions.cast_signed());
+        let (user, user_is_exact) = calibrate(ring_3, rounds * CALIBRATION);
+        let (kernel, kernel_is_exact) = calibrate(ring_0, rounds * IRQFLAG_OVERHEAD);
         let tick = if user_is_exact && kernel_is_exact {
             Tick::Instruction
-        } else if hypervisor == TRANSLATOR || user.max(kernel) > SLOWEST_CPU || user.min(kernel) < 0 {
+        } else if hypervisor == TRANSLATOR || user.max(kernel) > SLOWEST_CPU {
             Tick::Emulator
         } else {
             Tick::Cpu
@@ -116,6 +117,7 @@ impl Table {
             first: Cell::new(None),
             measured: Cell::new(0),
             without: Cell::new(0),
+            failed: Cell::new(0),
         }
     }
 
@@ -135,31 +137,25 @@ impl Table {
     pub(crate) fn print(&self, row: &Row, rounds: u64) {
         let (stretches, count) = &mut *self.stretches.borrow_mut();
         let stretches = &stretches[..core::mem::take(count)];
+        let mut amounts = [0; MOST_REPEATS];
+        let amounts = &mut amounts[..stretches.len() / 2];
+        let counts = self.counts_instructions();
+        for (amount, pair) in amounts.iter_mut().zip(stretches.chunks_exact(2)) {
+            let [shorter, longer] = [&pair[0], &pair[1]].map(|stretch| stretch.ticks.wrapping_sub(stretch.idle));
+            // Of a time the longer stretch alone: what disturbs the shorter one must not make the difference small.
+            *amount = if counts {
+                longer.wrapping_sub(shorter).wrapping_sub(rounds * row.overhead)
+            } else {
+                longer
+            };
+        }
+        amounts.sort_unstable();
+        let operations = if counts { rounds } else { 2 * rounds } * row.operations;
+        let smallest = tenths(amounts[0], operations);
+        let median = tenths(amounts[amounts.len() / 2], operations);
         let name = row.name;
-        // Shorter and longer stretches apart: whatever disturbs one of them must not pass for a quick operation.
-        let mut ticks = [[0; MOST_REPEATS]; 2];
-        let repeats = stretches.len() / 2;
-        for (number, stretch) in stretches.iter().enumerate() {
-            ticks[number % 2][number / 2] = stretch.ticks.wrapping_sub(stretch.idle).cast_signed();
-        }
-        for ticks in &mut ticks {
-            ticks[..repeats].sort_unstable();
-        }
-        let overhead = if self.counts_instructions() {
-            rounds * row.overhead
-        } else {
-            0
-        };
-        let each = |rank: usize| {
-            let amount = ticks[1][rank] - ticks[0][rank] - overhead.cast_signed();
-            tenths(amount, (rounds * row.operations).cast_signed())
-        };
-        let (smallest, median) = (each(0), each(repeats / 2));
         if self.tick == Tick::Emulator {
-            let first = self.first.get().unwrap_or(median);
-            if median < 0 || first <= 0 {
-                return self.omit(name, "lost in the noise of the clock");
-            }
+            let first = self.first.get().unwrap_or(median).max(1);
             self.first.set(Some(first));
             println!("{name:<NAME$}{:>12}", Tenths(tenths(median, first)));
         } else {
@@ -174,22 +170,29 @@ impl Table {
         self.without.set(self.without.get() + 1);
     }
 
+    /// Counts a row that failed, and forgets what was measured of it.
+    pub(crate) fn fail(&self) {
+        self.stretches.borrow_mut().1 = 0;
+        self.failed.set(self.failed.get() + 1);
+    }
+
     /// Prints the last line.
-    pub(crate) fn end(&self, failed: u32) {
+    pub(crate) fn end(&self) {
         println!(
-            "{} rows measured, {} without a figure, {failed} failed",
+            "{} rows measured, {} without a figure, {} failed",
             self.measured.get(),
-            self.without.get()
+            self.without.get(),
+            self.failed.get()
         );
     }
 }
 
 /// A number of tenths.
-struct Tenths(i64);
+struct Tenths(u64);
 
 impl core::fmt::Display for Tenths {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (whole, tenth) = (self.0 / 10, self.0.unsigned_abs() % 10);
+        let (whole, tenth) = (self.0 / 10, self.0 % 10);
         // Point and tenth take two of the columns.
         let width = f.width().unwrap_or(0).saturating_sub(2);
         write!(f, "{whole:>width$}.{tenth}")
