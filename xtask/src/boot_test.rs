@@ -143,8 +143,8 @@ impl Account {
     }
 }
 
-/// The cargo call that builds every test image.
-fn cargo(workspace: &Workspace) -> Cargo {
+/// The cargo call that builds every test image, or one.
+fn cargo(workspace: &Workspace, image: Option<&str>) -> Cargo {
     Cargo::new(
         Toolchain::nightly(),
         [
@@ -152,7 +152,7 @@ fn cargo(workspace: &Workspace) -> Cargo {
             "--package",
             KERNEL,
             "--test",
-            "*",
+            image.unwrap_or("*"),
             "--target",
             GUEST_TARGET,
             "--release",
@@ -165,9 +165,9 @@ fn cargo(workspace: &Workspace) -> Cargo {
     .for_guest()
 }
 
-/// Builds the images: name and ELF file, in the order of their names.
-pub(crate) fn build_images(workspace: &Workspace) -> Result<Vec<(String, std::path::PathBuf)>> {
-    let mut images = crate::build::executables(&cargo(workspace).output(workspace)?);
+/// Builds the images, or one: name and ELF file, in the order of their names.
+pub(crate) fn build_images(workspace: &Workspace, image: Option<&str>) -> Result<Vec<(String, std::path::PathBuf)>> {
+    let mut images = crate::build::executables(&cargo(workspace, image).output(workspace)?);
     images.retain(|(name, _)| workspace.test_images.contains(name));
     images.sort();
     Ok(images)
