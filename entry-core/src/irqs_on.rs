@@ -12,6 +12,26 @@
 //! | in the kernel | RIP is looked up among the [windows](crate::windows) of the image, and the frame of 22 words is copied |
 //! | in a window | the same look-up; the interrupt is handled, but nothing is scheduled before the next exit |
 //!
+//! Nested interrupts and preemption work outside the windows with the one stack: an interrupt's frame has left it for the
+//! thread's stack before [`Kernel::kernel_interrupt`](crate::Kernel::kernel_interrupt) or
+//! [`Kernel::user_interrupt`](crate::Kernel::user_interrupt) is called, so these may turn interrupts on, and call the
+//! scheduler. The thread's stack has to hold a frame and a handler for each level, and who turns interrupts on has to bound
+//! the levels. In a window neither is possible: the handler borrows its proof.
+//!
+//! ```compile_fail,E0507
+//! use entry_core::{IrqOff, TrapFrame};
+//! fn window_interrupt(_frame: &mut TrapFrame, irq: &IrqOff) {
+//!     let _irq = irq.enable().disable();
+//! }
+//! ```
+//!
+//! ```
+//! use entry_core::{IrqOff, TrapFrame};
+//! fn kernel_interrupt(_frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
+//!     irq.enable().disable()
+//! }
+//! ```
+//!
 //! **When not to use it**: with context tracking, which needs to be told with interrupts off; with page tables that hide
 //! the kernel, since the windows would have to say whose CR3 is too (the stubs refuse to compile); where an interrupt
 //! vector can't be had on the common stack; and wherever the difference hasn't been measured on the CPU at hand, since an
@@ -133,7 +153,7 @@ impl InterruptsOnEntry {
     /// 5. Whoever takes the thread away from a CPU does so outside the stubs' windows: an interrupt handler that reaches the
     ///    scheduler is [`Kernel::kernel_interrupt`](crate::Kernel::kernel_interrupt), never
     ///    [`IrqsOnKernel::window_interrupt`](crate::stub::IrqsOnKernel::window_interrupt).
-    /// 6. The linker keeps the section `entry_windows`.
+    /// 6. The linker keeps the sections of the [windows](crate::windows).
     pub const unsafe fn new(idt: &Idt, slots: u64) -> Result<Self, InterruptStackError> {
         let ist = idt.gate(Vector::FIRST_INTERRUPT).ist_number();
         let mut vector = Vector(0);

@@ -2,8 +2,10 @@
 //!
 //! Each stub emits a record for every stretch in which the machine is not wholly the kernel's: GS base, RSP or CR3 is still,
 //! or again, the user's; and one for each IRETQ that returns to user mode, so that a fault of exactly that
-//! instruction can be told from any other. The records lie in the section `entry_windows`, which a kernel's linker script
-//! has to keep (`entry_windows : { KEEP(*(entry_windows)) }`); the linker provides the symbols of its bounds.
+//! instruction can be told from any other. The records lie in the section `entry_windows`, and in `entry_windows_irqs_on` and
+//! `entry_windows_iret` those that an entry looks for: a kernel may have hundreds of windows, and few of these. A kernel's
+//! linker script has to keep all three, each as an output section of that name
+//! (`entry_windows : { KEEP(*(entry_windows)) }`); the linker provides the symbols of their bounds.
 //!
 //! Addresses are stored relative to the record, so the section is read-only and needs no relocation at load time.
 
@@ -33,21 +35,7 @@ pub mod flags {
 #[macro_export]
 macro_rules! entry_window {
     ($start:literal, $end:literal, $flags:literal) => {
-        concat!(
-            ".pushsection entry_windows,\"aR\",@progbits\n",
-            ".balign 4\n",
-            ".long ",
-            $start,
-            " - .\n",
-            ".long ",
-            $end,
-            " - .\n",
-            ".long ",
-            $flags,
-            "\n",
-            ".long 0\n",
-            ".popsection"
-        )
+        $crate::entry_window_records!($start, $end, $flags, "0")
     };
 }
 
@@ -56,8 +44,40 @@ macro_rules! entry_window {
 #[macro_export]
 macro_rules! entry_restart_window {
     ($start:literal, $end:literal, $flags:literal, $restart:literal) => {
+        $crate::entry_window_records!($start, $end, $flags, concat!($restart, " - ."))
+    };
+}
+
+/// The record, and copies in the sections of what entries look for. The numbers are those of [`flags::IRQS_ON`] and
+/// [`flags::IRET`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! entry_window_records {
+    ($start:literal, $end:literal, $flags:literal, $restart:expr) => {
         concat!(
-            ".pushsection entry_windows,\"aR\",@progbits\n",
+            $crate::entry_window_record!("entry_windows", $start, $end, $flags, $restart),
+            "\n.if ",
+            $flags,
+            " & 32\n",
+            $crate::entry_window_record!("entry_windows_irqs_on", $start, $end, $flags, $restart),
+            "\n.endif\n.if ",
+            $flags,
+            " & 4\n",
+            $crate::entry_window_record!("entry_windows_iret", $start, $end, $flags, $restart),
+            "\n.endif"
+        )
+    };
+}
+
+/// One record.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! entry_window_record {
+    ($section:literal, $start:literal, $end:literal, $flags:literal, $restart:expr) => {
+        concat!(
+            ".pushsection ",
+            $section,
+            ",\"aR\",@progbits\n",
             ".balign 4\n",
             ".long ",
             $start,
@@ -70,11 +90,13 @@ macro_rules! entry_restart_window {
             "\n",
             ".long ",
             $restart,
-            " - .\n",
+            "\n",
             ".popsection"
         )
     };
 }
+
+const _: () = assert!(flags::IRQS_ON == 32 && flags::IRET == 4);
 
 /// [`flags::USER_CR3`] for stubs with [`Options::KPTI`].
 #[must_use]
@@ -96,12 +118,14 @@ pub struct Window {
 impl Window {
     /// Address of the first instruction.
     #[must_use]
+    #[inline(always)]
     pub fn start(&self) -> u64 {
         (core::ptr::from_ref(&self.start).addr() as u64).wrapping_add_signed(i64::from(self.start))
     }
 
     /// Address of the first byte after the last instruction.
     #[must_use]
+    #[inline(always)]
     pub fn end(&self) -> u64 {
         (core::ptr::from_ref(&self.end).addr() as u64).wrapping_add_signed(i64::from(self.end))
     }
@@ -122,39 +146,63 @@ impl Window {
 
     /// Whether `rip` is the address of an instruction in this window.
     #[must_use]
+    #[inline(always)]
     pub fn contains(&self, rip: u64) -> bool {
-        self.start() <= rip && rip < self.end()
+        // One comparison: the stub's addresses don't wrap, so what lies before the window is beyond its length.
+        rip.wrapping_sub(self.start()) < self.end().wrapping_sub(self.start())
     }
 }
 
-/// An empty window, so that the section exists in an image without stubs too.
-#[used]
-#[unsafe(link_section = "entry_windows")]
-static NONE: Window = Window {
-    start: 0,
-    end: -4,
-    flags: 0,
-    restart: 0,
-};
-
-unsafe extern "C" {
-    #[link_name = "__start_entry_windows"]
-    static FIRST: Window;
-    #[link_name = "__stop_entry_windows"]
-    static LAST: Window;
+/// A section of records, named by the symbols of its bounds, which holds an empty one at least: an image without stubs has
+/// it, too.
+macro_rules! section {
+    ($name:ident, $section:literal, $start:literal, $stop:literal) => {
+        #[inline(always)]
+        fn $name() -> &'static [Window] {
+            #[used]
+            #[unsafe(link_section = $section)]
+            static NONE: Window = Window {
+                start: 0,
+                end: -4,
+                flags: 0,
+                restart: 0,
+            };
+            unsafe extern "C" {
+                #[link_name = $start]
+                static FIRST: Window;
+                #[link_name = $stop]
+                static LAST: Window;
+            }
+            let first = &raw const FIRST;
+            let bytes = (&raw const LAST).addr() - first.addr();
+            // SAFETY: the linker defines the two symbols as the bounds of the section, which holds records of this type
+            // alone, each 4-byte aligned; it is never written.
+            unsafe { core::slice::from_raw_parts(first, bytes / size_of::<Window>()) }
+        }
+    };
 }
+
+section!(every, "entry_windows", "__start_entry_windows", "__stop_entry_windows");
+section!(
+    irqs_on,
+    "entry_windows_irqs_on",
+    "__start_entry_windows_irqs_on",
+    "__stop_entry_windows_irqs_on"
+);
+section!(
+    iret,
+    "entry_windows_iret",
+    "__start_entry_windows_iret",
+    "__stop_entry_windows_iret"
+);
 
 /// All windows of the image.
 #[must_use]
 pub fn all() -> &'static [Window] {
-    let first = &raw const FIRST;
-    let bytes = (&raw const LAST).addr() - first.addr();
-    // SAFETY: the linker defines the two symbols as the bounds of the section, which holds records of this type alone,
-    // each 4-byte aligned; it is never written.
-    unsafe { core::slice::from_raw_parts(first, bytes / size_of::<Window>()) }
+    every()
 }
 
-/// The window that `rip` lies in, if any.
+/// The window that `rip` lies in, if any. Every record is looked at: this is for diagnostics, and not for entry paths.
 ///
 /// ```
 /// assert!(entry_core::windows::find(0).is_none());
@@ -164,10 +212,18 @@ pub fn find(rip: u64) -> Option<&'static Window> {
     all().iter().find(|window| window.contains(rip))
 }
 
-/// Whether `rip` is the address of an IRETQ that leaves for user mode.
+/// The window that `rip` lies in, among those where [maskable interrupts may arrive](flags::IRQS_ON): what an interrupt
+/// in the kernel asks first. Only their records are looked at.
 #[must_use]
+#[inline(always)]
+pub fn find_irqs_on(rip: u64) -> Option<&'static Window> {
+    irqs_on().iter().find(|window| window.contains(rip))
+}
+
+/// Whether `rip` is the address of an IRETQ that leaves for user mode: what an exception in the kernel asks first. Only the
+/// records of those are looked at.
+#[must_use]
+#[inline(always)]
 pub fn is_iret(rip: u64) -> bool {
-    all()
-        .iter()
-        .any(|window| window.flags & flags::IRET != 0 && window.contains(rip))
+    iret().iter().any(|window| window.contains(rip))
 }

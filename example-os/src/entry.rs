@@ -3,10 +3,12 @@
 //! [`install`] sets a CPU up; from then on everything arrives at [`OsKernel`]. System calls go to [`crate::syscall`],
 //! page faults to the process's address space, everything else that a program does wrong ends it.
 //!
-//! Interrupts are on in system calls, between the completed frame and the exit work, and in the idle thread; nowhere else.
+//! Interrupts are on in system calls, between the completed frame and the exit work, in the idle thread, and in the lower
+//! halves of interrupts; nowhere else.
 
 pub mod compat;
 mod exception;
+mod interrupt;
 pub mod percpu;
 pub(crate) mod sysenter;
 pub mod variant;
@@ -36,6 +38,8 @@ use x86_64::structures::gdt::SegmentSelector;
 
 use self::compat::Kernel32;
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
+use self::interrupt::EXPERIMENT_VECTOR;
+pub use self::interrupt::{LowerHalf, set_lower_half};
 pub use self::percpu::PerCpu;
 use self::sysenter::{Callee64, Way};
 use self::variant::Track;
@@ -51,9 +55,6 @@ pub const LAYOUT: SegmentLayout = SegmentLayout::NATURAL;
 
 /// The vector of the timer.
 pub const TIMER_VECTOR: u8 = 0x40;
-
-/// The vector of the timer while an experiment has it.
-const EXPERIMENT_VECTOR: u8 = 0x41;
 
 /// Timer interrupts are 10 ms apart on QEMU, whose APIC timer counts nanoseconds.
 const TIMER_COUNT: u32 = 10_000_000;
@@ -187,9 +188,7 @@ unsafe impl<T: Tracking, R: Rules> Kernel for OsKernel<T, R> {
     }
 
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        let irq = entry.into_irq_off();
-        interrupt(frame, &irq);
-        irq
+        interrupt::handle(frame, entry.into_irq_off())
     }
 
     fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
@@ -197,8 +196,7 @@ unsafe impl<T: Tracking, R: Rules> Kernel for OsKernel<T, R> {
     }
 
     fn kernel_interrupt(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        interrupt(frame, &irq);
-        irq
+        interrupt::handle(frame, irq)
     }
 
     fn paranoid(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff {
@@ -239,34 +237,7 @@ impl IrqsOnKernel for OsKernel {
     }
 
     fn window_interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
-        interrupt(frame, irq);
-    }
-}
-
-/// A maskable interrupt, whatever it interrupted. In the kernel nothing is switched: the flag that is set here is seen
-/// at the next return to user mode. The one that is measured comes first.
-#[inline(always)]
-fn interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
-    if frame.vector() != EXPERIMENT_VECTOR {
-        other_interrupt(frame, irq);
-        return;
-    }
-    apic::eoi();
-    PerCpu::current(irq).count_tick();
-}
-
-#[inline(never)]
-fn other_interrupt(frame: &mut TrapFrame, irq: &IrqOff) {
-    match frame.vector() {
-        TIMER_VECTOR => {
-            apic::eoi();
-            let cpu = PerCpu::current(irq);
-            cpu.count_tick();
-            cpu.request_reschedule();
-        }
-        apic::SPURIOUS_VECTOR => {}
-        vector if LEGACY_SPURIOUS.contains(&vector) => {}
-        _ => exception::stray_interrupt(frame),
+        interrupt::handle_in_window(frame, irq);
     }
 }
 

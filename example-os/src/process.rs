@@ -148,6 +148,11 @@ impl Process {
         &IDLE
     }
 
+    /// Whether this is the idle thread.
+    pub(crate) fn is_idle(&self) -> bool {
+        core::ptr::eq(self, &raw const IDLE)
+    }
+
     /// The process identifier.
     #[inline(always)]
     #[must_use]

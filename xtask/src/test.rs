@@ -22,7 +22,7 @@ const ON_A_PLAIN_CPU_TOO: [&str; 4] = ["entry_exceptions", "entry_user", "kpti",
 
 /// Images whose interrupts have to come after any instruction: boundaries are hit by counting instructions.
 pub(crate) fn counts_instructions(image: &str) -> bool {
-    image.starts_with("sweep") || ["irqs_on_hostile", "user_context"].contains(&image)
+    image.starts_with("sweep") || image.starts_with("irqs_on_") || image == "user_context"
 }
 
 /// Images that say something else, or the same with more right, on a machine that checks more: entries and exits, the
@@ -32,6 +32,7 @@ fn boots_in_bochs(image: &str) -> bool {
         || [
             "boot",
             "iret_fault",
+            "irqs_on_nested",
             "kpti",
             "legacy32",
             "memory",

@@ -206,7 +206,7 @@ unsafe extern "sysv64" fn interrupt_on_own_stack<K: IrqsOnKernel>(frame: *mut Tr
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     // Before anything that needs GS: the records are reached by their address alone.
-    let Some(window) = windows::find(words.rip()).filter(|_| guard!("irqs-on-window", true)) else {
+    let Some(window) = windows::find_irqs_on(words.rip()).filter(|_| guard!("irqs-on-window", true)) else {
         #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]
         let below = frame.with_addr((words.rsp() as usize - TrapFrame::SIZE) & !15);
         // SAFETY: RIP is in no window, so RSP was that of a kernel stack; what lies below it is free, for the

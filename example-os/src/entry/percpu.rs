@@ -36,6 +36,7 @@ pub struct PerCpu {
     needs_reschedule: AtomicBool,
     ticks: AtomicU64,
     switches: AtomicU64,
+    preemptions: AtomicU64,
     faults: AtomicU64,
     nmis: AtomicU64,
     /// Whether `sysenter` wants to be told of each switch.
@@ -81,6 +82,7 @@ impl PerCpu {
             needs_reschedule: AtomicBool::new(false),
             ticks: AtomicU64::new(0),
             switches: AtomicU64::new(0),
+            preemptions: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             nmis: AtomicU64::new(0),
             sysenter_follows: AtomicBool::new(false),
@@ -420,6 +422,11 @@ impl PerCpu {
         self.needs_reschedule.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether others are to run, asked once: the rest of the work stays pending.
+    pub(super) fn take_reschedule(&self) -> bool {
+        self.needs_reschedule.swap(false, Ordering::Relaxed)
+    }
+
     /// Timer interrupts since boot.
     pub fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
@@ -428,6 +435,11 @@ impl PerCpu {
     /// Context switches since boot.
     pub fn switches(&self) -> u64 {
         self.switches.load(Ordering::Relaxed)
+    }
+
+    /// System calls and interrupt handlers, since boot, that an interrupt made let others run.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions.load(Ordering::Relaxed)
     }
 
     /// Page faults from user mode that were served.
@@ -442,6 +454,10 @@ impl PerCpu {
 
     pub(super) fn count_tick(&self) {
         count(&self.ticks);
+    }
+
+    pub(super) fn count_preemption(&self) {
+        count(&self.preemptions);
     }
 
     #[inline(always)]

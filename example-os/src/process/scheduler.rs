@@ -7,8 +7,8 @@
 //! The scheduler demands `&mut IrqOff`: interrupts are off while bookkeeping and stack disagree, and, since the guard
 //! of an [`IrqLock`](super::lock::IrqLock) borrows the proof, no lock can be held across a switch.
 //!
-//! The kernel is not preempted. A timer interrupt in the kernel counts and sets the work flag; the switch happens when
-//! the process next returns to user mode.
+//! A timer interrupt in the kernel counts and sets the work flag; the switch happens when the process next returns to user
+//! mode. Only processes with interrupts on at SYSCALL are preempted before that.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
