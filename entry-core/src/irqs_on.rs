@@ -145,8 +145,8 @@ impl InterruptsOnEntry {
     /// 2. Its `IA32_LSTAR` is the address of [`syscall_entry_irqs_on`](crate::stub::syscall_entry_irqs_on): all other stubs
     ///    claim that IF is 0. Both change together, with interrupts off, and not before a system call that began there has
     ///    interrupts off for good. Its `IA32_CSTAR`, which has the same mask, is the address of
-    ///    [`syscall_compat_entry`](crate::stub::syscall_compat_entry), or of a stub that lies in windows where RSP or GS base
-    ///    is the user's.
+    ///    [`syscall_compat_entry`](crate::stub::syscall_compat_entry), or of a stub that lies in windows with
+    ///    [`IRQS_ON`](crate::windows::flags::IRQS_ON) wherever interrupts may be on and RSP or GS base is the user's.
     /// 3. `slots` is the address of [`vector_stubs_irqs_on`](crate::stub::vector_stubs_irqs_on), for a kernel whose layout, stacks and
     ///    exit are those of the system-call stub's.
     /// 4. The TSS of each such CPU has a stack of its own in the slot of the interrupt stack table.

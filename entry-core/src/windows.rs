@@ -24,7 +24,8 @@ pub mod flags {
     pub const USER_FLAGS: u32 = 1 << 3;
     /// CR3 selects the user's tables, in stubs with [`Options::KPTI`](crate::kernel::Options::KPTI).
     pub const USER_CR3: u32 = 1 << 4;
-    /// Maskable interrupts may arrive: only in stubs for [`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry).
+    /// Maskable interrupts may arrive: only in stubs for [`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry), whose
+    /// interrupts look for nothing else.
     pub const IRQS_ON: u32 = 1 << 5;
 }
 

@@ -48,6 +48,7 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         // GS base is the user's, RSP is the user's. Interrupts may be on: there is one mask for both stubs of SYSCALL.
         "2:",
         "cli",
+        "15:",
         "swapgs",
         // GS base is the kernel's.
         "3:",
@@ -67,7 +68,8 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         "call {handler}",
         "jmp {leave}",
         "int3",
-        entry_window!("2b", "3b", "{user_both}"),
+        entry_window!("2b", "15b", "{user_both_irqs_on}"),
+        entry_window!("15b", "3b", "{user_both}"),
         entry_window!("3b", "14b", "{user_rsp}"),
         entry_window!("14b", "4b", "{kernel_tables}"),
         scratch = const PerCpuHeader::SCRATCH_RSP,
@@ -82,6 +84,7 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
         clear = const O::CLEAR as usize,
+        user_both_irqs_on = const flags::USER_GS | flags::USER_RSP | flags::IRQS_ON | user_cr3::<O>(),
         user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
         user_rsp = const flags::USER_RSP | user_cr3::<O>(),
         kernel_tables = const flags::USER_RSP,
