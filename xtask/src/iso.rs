@@ -69,7 +69,7 @@ fn is_for_any_machine(image: &str) -> bool {
 
 /// The test images that are put on a disc.
 pub(crate) fn images(workspace: &Workspace, built: &Built) -> Result<Vec<Image>> {
-    let mut images = boot_test::build_images(workspace)?;
+    let mut images = boot_test::build_images(workspace, None)?;
     images.retain(|(name, _)| is_for_any_machine(name));
     images
         .into_iter()
