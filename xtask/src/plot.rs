@@ -80,7 +80,8 @@ fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, names: &[&str]) -> Result<(
 
 /// Horizontal bars, each stacked from its parts, with their sum at the end.
 pub(crate) fn bars(bars: &[Bar], parts: &[&str], axis: &str) -> Result<Plot, Failed> {
-    let count = u32::try_from(bars.len())?;
+    // An axis of a single segment has no height: one bar gets an empty place below it.
+    let count = u32::try_from(bars.len())?.max(2);
     let height = FRAME + PITCH * count;
     let longest = bars.iter().map(|bar| bar.parts.iter().sum()).fold(1.0, f64::max);
     let mut svg = String::new();
@@ -100,7 +101,7 @@ pub(crate) fn bars(bars: &[Bar], parts: &[&str], axis: &str) -> Result<Plot, Fai
             .configure_mesh()
             .disable_y_mesh()
             .x_labels(4)
-            .y_labels(bars.len())
+            .y_labels(bars.len().max(2))
             .light_line_style(TRANSPARENT)
             .bold_line_style(GRID)
             .axis_style(GRID)
@@ -259,6 +260,17 @@ mod tests {
         assert_eq!(marks_in(&plot.svg), plot.marks);
         assert!(plot.svg.contains("a&lt;b"), "{}", plot.svg);
         assert!(plot.svg.contains("6.5"));
+    }
+
+    #[test]
+    fn a_single_bar_has_a_height() {
+        let bar = Bar {
+            name: "a".to_owned(),
+            parts: vec![1.0],
+        };
+        let plot = bars(&[bar], &["x"], "n").unwrap();
+        assert!(!plot.svg.contains("height=\"-"), "{}", plot.svg);
+        assert_eq!(marks_in(&plot.svg), 2);
     }
 
     #[test]
