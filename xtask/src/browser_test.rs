@@ -4,12 +4,13 @@
 //! wide as on a desk and on a telephone, and the picture of it is looked at, too: what is in the document may not be seen.
 
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
 use crate::html;
 use crate::plot::DATA;
+use crate::setup::Setup;
 use crate::test::Counts;
 use crate::workspace::write_whole;
 
@@ -108,16 +109,32 @@ fn unseen(picture: &[u8], width: u32) -> Vec<String> {
     wrong
 }
 
-/// Runs the test where there is a browser; elsewhere it counts as skipped.
-pub(crate) fn run(filter: Option<&str>) -> Result<Counts> {
+/// The browser, or its usual name where there is none.
+pub(crate) fn find() -> std::result::Result<PathBuf, String> {
+    let mut found = BROWSERS.iter().filter_map(|name| which::which(name).ok());
+    found.next().ok_or_else(|| BROWSERS[0].to_owned())
+}
+
+/// Runs the test where there is a browser; elsewhere it counts as skipped. With `strict` one is installed, or it has failed.
+pub(crate) fn run(setup: &Setup, filter: Option<&str>, strict: bool) -> Result<Counts> {
     let mut counts = Counts::default();
     if filter.is_some_and(|filter| !NAME.contains(filter)) {
         return Ok(counts);
     }
-    let Some(browser) = BROWSERS.iter().find_map(|name| which::which(name).ok()) else {
-        println!("skipped  {NAME}: no {} in PATH", BROWSERS[0]);
-        counts.skipped += 1;
-        return Ok(counts);
+    let found = if strict {
+        setup.require_browser().map_err(|error| error.to_string())
+    } else {
+        find().map_err(|name| format!("no {name} in PATH; `cargo xtask setup` installs it"))
+    };
+    let browser = match found {
+        Ok(browser) => browser,
+        Err(why) => {
+            let outcome = if strict { "FAILED  " } else { "skipped " };
+            println!("{outcome} {NAME}: {why}");
+            counts.failed += u32::from(strict);
+            counts.skipped += u32::from(!strict);
+            return Ok(counts);
+        }
     };
     let (report, extras) = html::sample();
     let page = html::page(&report, &extras)?;

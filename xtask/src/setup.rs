@@ -4,9 +4,11 @@
 //! the network when all is there.
 
 use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::bochs::{self, Bochs};
+use crate::browser_test;
 use crate::disc::{self, Firmware, Grub};
 use crate::error::{Error, Result};
 use crate::iso_test::{OVMF_PACKAGES, Ovmf};
@@ -167,6 +169,13 @@ impl Setup {
         self.require_files("OVMF", &OVMF_PACKAGES, Ovmf::find, |_| "OVMF, UEFI for QEMU".to_owned())
     }
 
+    /// Makes sure that there is a browser, for the test of the benchmark's page.
+    pub(crate) fn require_browser(&self) -> Result<PathBuf> {
+        self.require_files("Chromium", &["chromium"], browser_test::find, |path| {
+            format!("browser {}", path.display())
+        })
+    }
+
     /// Finds what packages hold, or installs them.
     fn require_files<T>(
         &self,
@@ -279,6 +288,7 @@ pub(crate) fn run(_: &Args) -> Result<()> {
         setup.require_bochs().map(drop),
         setup.require_grub().map(drop),
         setup.require_ovmf().map(drop),
+        setup.require_browser().map(drop),
     ] {
         if let Err(error) = found {
             println!("error      {error}");

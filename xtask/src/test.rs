@@ -336,7 +336,7 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let emulator = Emulator::find(&setup, &args.machine)?;
     let mut counts = Counts::default();
     if !args.bless && named_image(&workspace, args.filter.as_deref()).is_none() {
-        counts.add(browser_test::run(args.filter.as_deref())?);
+        counts.add(browser_test::run(&setup, args.filter.as_deref(), args.strict)?);
         counts.add(host_test::run(
             &workspace,
             args.filter.as_deref(),
