@@ -454,7 +454,7 @@ impl<S: Strategy> Sysenter<S> {
     ///
     /// 1. CPL is 0, on the CPU on which this was installed.
     pub unsafe fn disable(&mut self, msrs: &mut impl Msr, _irq: &IrqOff) {
-        if self.is_enabled {
+        if guard!("sysenter-disable", self.is_enabled) {
             // SAFETY: condition 1; a null selector makes SYSENTER #GP before anything else is used.
             unsafe { SysenterCs::DISABLED.write(msrs) };
             self.is_enabled = false;
@@ -486,7 +486,11 @@ impl<S: Strategy> Sysenter<S> {
     /// the trampoline, or where [`stub::is_user_step`] knows it.
     #[must_use]
     pub fn is_user_step(&self, rip: u64) -> bool {
-        self.plan.strategy.window().is_some_and(|window| window.contains(&rip)) || stub::is_user_step(rip)
+        let window = self.plan.strategy.window();
+        guard!(
+            "sysenter-trampoline-step",
+            window.is_some_and(|window| window.contains(&rip))
+        ) || stub::is_user_step(rip)
     }
 
     /// The images as they are now.

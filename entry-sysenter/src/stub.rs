@@ -487,7 +487,10 @@ pub fn entry<K: Compat, A: Arrival, O: Options>() -> EntryAddress<A> {
 /// ```
 #[must_use]
 pub fn is_user_step(rip: u64) -> bool {
-    windows::find(rip).is_some_and(|window| window.flags() & flags::USER_FLAGS != 0)
+    guard!(
+        "sysenter-user-step",
+        windows::find(rip).is_some_and(|window| window.flags() & flags::USER_FLAGS != 0)
+    )
 }
 
 /// The arguments of a system call by 32-bit code, whatever instruction it came by.

@@ -167,13 +167,16 @@ impl<'f> Sysexit<'f> {
     /// 2. `IA32_SYSENTER_CS` holds the kernel code selector of the layout that the rules were made for, which is that of the
     ///    GDT in use, and the CPU has SYSEXIT in long mode.
     /// 3. The frame lies on this thread's kernel stack, and nothing that is live lies below it.
+    /// 4. STI's shadow holds interrupts back until SYSEXIT, and the IRET of an NMI, #MC or #DB that comes in it may end it. None
+    ///    comes there, or the kernel's interrupt stubs look at the recorded window and not at CS alone to tell whose GS base it
+    ///    is.
     pub unsafe fn leave(self, _ready: UserReturn) -> ! {
         let frame = core::ptr::from_ref(self.frame);
         if self.is_64_bit {
-            // SAFETY: conditions 1 to 3; `check` has accepted the frame, and it was borrowed since.
+            // SAFETY: conditions 1 to 4; `check` has accepted the frame, and it was borrowed since.
             unsafe { sysexit64_exit(frame) }
         } else {
-            // SAFETY: conditions 1 to 3; `check` has accepted the frame, and it was borrowed since.
+            // SAFETY: conditions 1 to 4; `check` has accepted the frame, and it was borrowed since.
             unsafe { sysexit32_exit(frame) }
         }
     }

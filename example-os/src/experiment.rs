@@ -13,13 +13,14 @@
 //! | 7 | 1: the timer tick stops; 0: it goes on | 0 |
 //! | 8 | 1: INT 0x80 and SYSCALL from 32-bit code do nothing, and an exception skips 2 bytes; 0: they are the kernel's again | 0 |
 //! | 9 | nanoseconds from one timer interrupt to the next, which are counted and lead to nothing else; 0: none comes | 0 |
-//! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset, 4 by a trampoline with an absolute address, 5 by one that swaps GS; bit 4: null calls | 0; ENOSYS where the CPU has none |
+//! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset, 4 by a trampoline with an absolute address, 5 by one that swaps GS; bit 4: null calls; bit 5: it stays on for processes with IOPL 3 | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
 //! | 14 | 1: this process may have 32-bit code, and has a page by which such code enters, and the set of stubs 0; 0: neither, but for the page | how the page enters: 1 INT 0x80, 2 SYSENTER, 3 SYSCALL |
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
+//! | 24 | – | RFLAGS in the kernel's own code, with interrupts off for this call |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
@@ -42,10 +43,11 @@ use entry_sysret::landing::LandingPage;
 use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
 
 use x86_64::registers::control::{Cr4, Cr4Flags};
+use x86_64::registers::rflags;
 
 use crate::boot;
 use crate::entry::compat::{self, Code32Rules, Kernel32};
-use crate::entry::sysenter::{Callee32, Callee64, Way};
+use crate::entry::sysenter::{Callee32, Callee64, PrivilegedCallee, Way};
 use crate::entry::variant::{Track, Variant, entry_of};
 use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
 use crate::legacy32;
@@ -185,6 +187,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         13 => return time_base(argument & 1 != 0, argument >> 8, irq),
         14 => return allow_32_bit_code(process, switch(argument)?, irq),
         16 => return time_protected_mode(argument, irq),
+        24 => return Ok(rflags::read_raw()),
         17 => return time_breakpoints(argument & 0xff, argument >> 8, irq),
         _ => return Err(Errno::EINVAL),
     }
@@ -262,9 +265,11 @@ fn allow_32_bit_code(process: &Process, is_allowed: bool, irq: &IrqOff) -> Resul
 fn select_sysenter(argument: u64, irq: &IrqOff) -> Result<(), Errno> {
     /// The bit for null calls.
     const NULL: u64 = 1 << 4;
+    /// The bit for programs with IOPL 3.
+    const IO_PRIVILEGE: u64 = 1 << 5;
     let context = current().context();
     let vectors = context.syscall_entry().vectors();
-    let way = match argument & !NULL {
+    let way = match argument & !(NULL | IO_PRIVILEGE) {
         0 => Way::FromHeader,
         1 => Way::WrmsrPerSwitch,
         2 => Way::ByTrampoline,
@@ -275,6 +280,8 @@ fn select_sysenter(argument: u64, irq: &IrqOff) -> Result<(), Errno> {
     };
     let cpu = PerCpu::current(irq);
     let installed = match (vectors, argument & NULL != 0) {
+        (Vectors::Normal, false) if argument & IO_PRIVILEGE != 0 => cpu.install_sysenter::<PrivilegedCallee>(way, irq),
+        _ if argument & IO_PRIVILEGE != 0 => return Err(Errno::EINVAL),
         (Vectors::Normal, false) => cpu.install_sysenter::<Callee64<OsKernel>>(way, irq),
         (Vectors::Normal, true) => cpu.install_sysenter::<Callee64<NullKernel<SysretOrIret<UserRules>>>>(way, irq),
         (Vectors::Code32, false) => cpu.install_sysenter::<Callee32<Kernel32>>(way, irq),

@@ -21,6 +21,7 @@ pub mod device;
 pub mod elf;
 pub mod entry;
 pub mod experiment;
+mod guard;
 pub mod harness;
 pub mod legacy32;
 pub mod lock;

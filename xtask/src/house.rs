@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::ablate;
-use crate::workspace::LIBRARIES;
+use crate::workspace::{KERNEL, LIBRARIES};
 
 /// A rule: looks at the repository and gives the places where it is broken.
 type Rule = fn(&Path) -> io::Result<Vec<String>>;
@@ -156,7 +156,7 @@ fn guard_names(source: &str) -> BTreeSet<String> {
 
 fn guards(root: &Path) -> io::Result<Vec<String>> {
     let mut broken = Vec::new();
-    for library in LIBRARIES {
+    for library in LIBRARIES.into_iter().chain([KERNEL]) {
         let mut there = BTreeSet::new();
         for path in sources(&root.join(library).join("src"))? {
             there.extend(guard_names(&fs::read_to_string(&path)?));
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn guard_without_a_test_and_test_without_a_guard_are_found() {
         let root = tempfile::tempdir().unwrap();
-        for library in LIBRARIES {
+        for library in LIBRARIES.into_iter().chain([KERNEL]) {
             fs::create_dir_all(root.path().join(library).join("src")).unwrap();
         }
         let core = root.path().join(LIBRARIES[0]);

@@ -40,6 +40,7 @@ fn boots_in_bochs(image: &str) -> bool {
             "screen",
             "should_panic",
             "sysenter",
+            "sysenter",
             "user_context",
         ]
         .contains(&image)

@@ -16,6 +16,7 @@ use entry_sysenter::error::Unsupported;
 use super::compat::{self, Kernel32};
 use super::sysenter::{Callee, Callee32, Callee64, Installed as Sysenter, TaskState, Way};
 use super::{OsKernel, SyscallEntry, Vectors};
+use crate::guard::guard;
 use crate::process::Process;
 
 /// The per-CPU structure. GS base points at it while the CPU is in the kernel.
@@ -43,6 +44,8 @@ pub struct PerCpu {
     sysenter_follows: AtomicBool,
     /// Whether SYSENTER leads to a stub for 32-bit code.
     sysenter_is_for_32_bit: AtomicBool,
+    /// Whether it leads to one that leaves to programs with IOPL 3.
+    sysenter_allows_io_privilege: AtomicBool,
     /// Where that stub returns to while a process runs that has 32-bit code, else 0.
     landing: AtomicU64,
     /// `None` where the CPU has no SYSENTER.
@@ -87,6 +90,7 @@ impl PerCpu {
             nmis: AtomicU64::new(0),
             sysenter_follows: AtomicBool::new(false),
             sysenter_is_for_32_bit: AtomicBool::new(false),
+            sysenter_allows_io_privilege: AtomicBool::new(false),
             landing: AtomicU64::new(0),
             sysenter: UnsafeCell::new(None),
             installed: OnceCell::new(),
@@ -232,9 +236,19 @@ impl PerCpu {
             // A CPU that had it still has it.
             let _ = self.install_sysenter::<Callee64<OsKernel>>(Way::FromHeader, irq);
         }
+        let is_possible = match entry.vectors() {
+            Vectors::IoPrivilege => self.sysenter_allows_io_privilege.load(Ordering::Relaxed),
+            vectors => vectors.go_with_sysenter(),
+        };
+        // A stub of the wrong kind would find neither its tables nor its tracking.
+        self.set_sysenter_enabled(!guard!("sysenter-of-another-kernel", !is_possible), irq);
+    }
+
+    /// Turns SYSENTER on or off, if there is one.
+    fn set_sysenter_enabled(&self, is_enabled: bool, irq: &IrqOff) {
         self.with_sysenter(irq, |sysenter| {
             if let Some(sysenter) = sysenter {
-                sysenter.set_enabled(entry.vectors().go_with_sysenter(), irq);
+                sysenter.set_enabled(is_enabled, irq);
             }
         });
     }
@@ -248,6 +262,8 @@ impl PerCpu {
             // A CPU that had it still has it.
             let _ = self.install_sysenter::<Callee32<Kernel32>>(Way::FromHeader, irq);
         }
+        // It is off if the last process was one that the kernel hides from.
+        self.set_sysenter_enabled(true, irq);
         compat::load_data_segments(irq);
     }
 
@@ -276,6 +292,8 @@ impl PerCpu {
             self.sysenter_follows
                 .store(installed.follows_threads(), Ordering::Relaxed);
             self.sysenter_is_for_32_bit.store(C::IS_32_BIT, Ordering::Relaxed);
+            self.sysenter_allows_io_privilege
+                .store(C::ALLOWS_IO_PRIVILEGE, Ordering::Relaxed);
             *sysenter = Some(installed);
             Ok(())
         })

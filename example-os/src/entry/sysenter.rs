@@ -25,6 +25,7 @@ use entry_sysenter::support::SysenterSupport;
 use entry_sysenter::trampoline::{Absolute, Form, RipRelative, SwapgsRelative, Trampoline64};
 use x86_64::registers::control::{Cr0, Cr0Flags};
 
+use super::variant::Privileged;
 use super::{LAYOUT, PerCpu};
 use crate::memory::layout::index;
 use crate::{print, println};
@@ -104,6 +105,8 @@ impl Way {
 pub(crate) trait Callee {
     /// Whether the stub takes every caller for 32-bit code.
     const IS_32_BIT: bool;
+    /// Whether it leaves to programs with IOPL 3.
+    const ALLOWS_IO_PRIVILEGE: bool = false;
 
     /// The stub for this CPU.
     fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A>;
@@ -121,6 +124,18 @@ impl<K: Kernel> Callee for Callee64<K> {
         } else {
             entry64::<K, A, Baseline>()
         }
+    }
+}
+
+/// The kernel of programs with IOPL 3, called by 64-bit code.
+pub(crate) struct PrivilegedCallee;
+
+impl Callee for PrivilegedCallee {
+    const IS_32_BIT: bool = false;
+    const ALLOWS_IO_PRIVILEGE: bool = true;
+
+    fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
+        Callee64::<Privileged>::entry(features)
     }
 }
 

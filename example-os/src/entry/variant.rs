@@ -61,7 +61,7 @@ pub(crate) fn entry_of(variant: Variant) -> SyscallEntry {
 }
 
 /// The kernel of programs with IOPL 3.
-type Privileged = OsKernel<NoTracking, IoRules>;
+pub(super) type Privileged = OsKernel<NoTracking, IoRules>;
 
 /// The way to user mode that goes with [`entry_of`], for the current process.
 pub(super) fn return_of(variant: Variant) -> ReturnToUser {
