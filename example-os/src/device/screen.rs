@@ -5,7 +5,8 @@
 //!
 //! # Source
 //!
-//! IBM *VGA Technical Reference*, *Alphanumeric Modes*; *Multiboot2 Specification*, *Framebuffer info*.
+//! IBM *VGA Technical Reference*, *Alphanumeric Modes*, *CRT Controller Registers*; Motorola *MC146818* data sheet, *Address
+//! Map*; *Multiboot2 Specification*, *Framebuffer info*.
 
 use core::num::NonZero;
 use core::ptr::NonNull;
@@ -31,10 +32,19 @@ const COLOUR: u16 = 0x0700;
 const KEPT: usize = 512;
 /// Lines that the first of two pages has in common with the second.
 const OVERLAP: usize = 1;
-/// Reading this port takes about a microsecond, and does nothing else.
-const DELAY: u16 = 0x80;
-/// Microseconds for which a page is shown.
-const PAGE_MICROSECONDS: u32 = 8_000_000;
+/// The real-time clock: number of the register, and its value.
+const CLOCK_INDEX: u16 = 0x70;
+const CLOCK_VALUE: u16 = 0x71;
+const CLOCK_SECONDS: u8 = 0;
+/// Seconds for which a page is shown.
+const PAGE_SECONDS: u32 = 8;
+/// Reads of the clock after which one that stands still is given up: about as many seconds again, at a microsecond each.
+const MOST_READS: u32 = 8_000_000;
+/// The display controller: number of the register, and its value.
+const DISPLAY_INDEX: u16 = 0x3d4;
+const DISPLAY_VALUE: u16 = 0x3d5;
+const CURSOR_START: u8 = 0x0a;
+const CURSOR_OFF: u8 = 1 << 5;
 
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 /// Number of the line that is being written, from the first one on.
@@ -53,6 +63,10 @@ static TEXT: [[AtomicU8; COLUMNS]; KEPT] = [const { [const { AtomicU8::new(0) };
 pub(crate) unsafe fn init() {
     IS_THERE.store(true, Ordering::Relaxed);
     show(0);
+    for (port, value) in [(DISPLAY_INDEX, CURSOR_START), (DISPLAY_VALUE, CURSOR_OFF)] {
+        // SAFETY: the ports belong to the display controller of that screen (condition 1); a cursor is only seen.
+        unsafe { Port::new(port).write(value) };
+    }
 }
 
 /// Writes text. What is not ASCII shows as a question mark for each of its characters.
@@ -148,9 +162,24 @@ pub(crate) fn show_all() {
     }
 }
 
+/// Waits while a page is shown.
 fn wait() {
-    for _ in 0..PAGE_MICROSECONDS {
-        // SAFETY: the value of the port is read by nobody, and reading changes nothing.
-        let _: u8 = unsafe { Port::new(DELAY).read() };
+    let mut changes = 0;
+    let mut last = second();
+    for _ in 0..MOST_READS {
+        let now = second();
+        changes += u32::from(now != last);
+        last = now;
+        if changes >= PAGE_SECONDS {
+            return;
+        }
     }
+}
+
+/// The second of the minute, in whatever form the clock has it.
+fn second() -> u8 {
+    // SAFETY: nobody else uses the clock; the number chooses a register, with NMIs as they are after reset.
+    unsafe { Port::new(CLOCK_INDEX).write(CLOCK_SECONDS) };
+    // SAFETY: reading the seconds changes nothing.
+    unsafe { Port::new(CLOCK_VALUE).read() }
 }

@@ -748,7 +748,7 @@ fn interrupt(bench: &Bench, row: &Row) -> Result<(), Problem> {
     const PERIOD: usize = 1000;
     bench.needs_control()?;
     if bench.table.as_ref().is_some_and(|table| !table.counts_instructions()) {
-        return Err(Problem::Skip("waits; only instructions of waiting can be taken away"));
+        return Err(Problem::Skip("waits: counted, never timed"));
     }
     let timer = |period| {
         // SAFETY: 1. and 3. neither the stub set nor the fault exit changes. 2. `needs_control`.
