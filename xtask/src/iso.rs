@@ -42,6 +42,7 @@ fi
 const WITHOUT_SCREEN: &str = "\
 if [ \"$grub_platform\" = efi ]; then
   set where=' (results on the serial line alone)'
+  export where
 fi
 ";
 
