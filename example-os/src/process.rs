@@ -11,6 +11,7 @@
 //! | `init` | the first process, and the idle thread that runs it |
 //! | [`scheduler`], `switch` | who runs next; the switch to it |
 //! | `context` | what a switch loads |
+//! | `segments` | segment registers that only a program has a use for |
 //! | [`descriptor`], [`pipe`] | what a process can read and write |
 //! | [`signal`] | what ends a process |
 //! | [`lock`] | the lock that all of these use |
@@ -23,6 +24,7 @@ pub mod lock;
 mod name;
 pub mod pipe;
 pub mod scheduler;
+pub(crate) mod segments;
 pub mod signal;
 mod switch;
 

@@ -9,14 +9,13 @@
 
 use core::fmt;
 
+use entry_core::NoTracking;
 use entry_core::cpu::CpuFeatures;
-use entry_core::{IrqOff, NoTracking};
 use entry_sysenter::stub::Compat;
 use entry_sysenter::user_page::{Entry32, UserPage};
 use entry_sysret::{RuleSet, Rules};
-use x86_64::instructions::segmentation::{DS, ES, Segment};
 
-use super::{LAYOUT, OsKernel, PerCpu, UserRules};
+use super::{OsKernel, PerCpu, UserRules};
 use crate::memory::layout::{CALL_PAGE_32, index};
 use crate::memory::{AddressSpace, FaultError, MapError, PAGE_SIZE, Placement, Protection};
 
@@ -45,16 +44,6 @@ pub(crate) fn entry() -> Entry32 {
 /// Where SYSENTER returns to: behind it, in the page.
 pub(super) const fn landing() -> u64 {
     CALL_PAGE_32 + UserPage::for_32_bit_code(Entry32::Sysenter).landing() as u64
-}
-
-/// Loads the segment registers that 64-bit code has no use for. Nobody saves them for a process: a 32-bit program finds them as
-/// they were at its start whenever it has been switched to.
-pub(super) fn load_data_segments(_irq: &IrqOff) {
-    let data = LAYOUT.user_data().into();
-    // SAFETY: the selector is that of a data segment of DPL 3 with base 0, and 64-bit code ignores it.
-    unsafe { DS::set_reg(data) };
-    // SAFETY: as DS.
-    unsafe { ES::set_reg(data) };
 }
 
 /// The page could not be given to a program.

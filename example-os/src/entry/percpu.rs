@@ -213,6 +213,12 @@ impl PerCpu {
         }
     }
 
+    /// Lets the next loads of both bases write them: a load of FS or GS may have changed them.
+    pub(crate) fn forget_bases(&self) {
+        self.fs_base.store(u64::MAX, Ordering::Relaxed);
+        self.user_gs_base.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// Whether SYSCALL leads to this address.
     #[inline(always)]
     pub(crate) fn has_syscall_entry(&self, address: u64) -> bool {
@@ -264,7 +270,6 @@ impl PerCpu {
         }
         // It is off if the last process was one that the kernel hides from.
         self.set_sysenter_enabled(true, irq);
-        compat::load_data_segments(irq);
     }
 
     /// Gives `change` the SYSENTER of this CPU.

@@ -15,7 +15,7 @@ use entry_core::{IrqOff, NoTracking, TrapFrame};
 
 use super::compat::Kernel32;
 use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, leave_by, split_stubs, stubs};
-use crate::process::current;
+use crate::process::{current, segments};
 
 /// Tracking by one locked addition to this CPU's word.
 pub type Track = Tracked<Gs<PerCpu>>;
@@ -97,6 +97,9 @@ pub(super) unsafe fn change(variant: Variant, frame: *mut TrapFrame, irq: IrqOff
     let context = current().context();
     context.set_variant(variant);
     context.set_syscall_entry(entry_of(variant), &irq);
+    if variant == Variant::Code32 {
+        segments::load_for_32_bit_code(&irq);
+    }
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     let privilege = match variant {

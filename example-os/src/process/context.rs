@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use entry_core::IrqOff;
 
+use super::segments::{self, Saved};
 use crate::entry::variant::Variant;
 use crate::entry::{PerCpu, SyscallEntry, Vectors};
 use crate::memory::{USER_LIMIT, kernel};
@@ -23,6 +24,7 @@ pub struct Context {
     pub(super) stack_top: AtomicU64,
     pub(super) fs_base: AtomicU64,
     pub(super) gs_base: AtomicU64,
+    pub(super) selectors: Saved,
     /// What `IA32_LSTAR` holds while the process runs: experiments replace it.
     pub(super) syscall_entry: AtomicU64,
     /// The vectors that go with it.
@@ -42,6 +44,7 @@ impl Context {
             stack_top: AtomicU64::new(0),
             fs_base: AtomicU64::new(0),
             gs_base: AtomicU64::new(0),
+            selectors: Saved::new(),
             syscall_entry: AtomicU64::new(0),
             vectors: AtomicU8::new(0),
             variant: AtomicU8::new(Variant::Plain as u8),
@@ -72,6 +75,7 @@ impl Context {
         if address >= USER_LIMIT {
             return Err(Errno::EPERM);
         }
+        segments::clear_fs();
         self.fs_base.store(address, Ordering::Relaxed);
         PerCpu::current(irq).load_fs_base(address);
         Ok(())
@@ -86,6 +90,7 @@ impl Context {
         if address >= USER_LIMIT {
             return Err(Errno::EPERM);
         }
+        segments::clear_gs(irq);
         self.gs_base.store(address, Ordering::Relaxed);
         PerCpu::current(irq).load_user_gs_base(address);
         Ok(())

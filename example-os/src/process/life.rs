@@ -9,6 +9,7 @@ use entry_core::{IrqOff, TrapFrame};
 use super::descriptor::Descriptors;
 use super::lock::IrqLock;
 use super::name::Name;
+use super::segments::Selectors;
 use super::signal::Signal;
 use super::{FaultExit, IDLE, MAX_PROCESSES, PROCESSES, Process, current, scheduler, switch};
 use crate::device::exit::{Outcome, finish};
@@ -175,9 +176,23 @@ impl Vacancy {
         context.rsp.store(rsp, Ordering::Relaxed);
         context.cr3.store(space.cr3(), Ordering::Relaxed);
         context.stack_top.store(top, Ordering::Relaxed);
-        context.fs_base.store(parent.context.fs_base(), Ordering::Relaxed);
-        context.gs_base.store(parent.context.gs_base(), Ordering::Relaxed);
-        let variant = if frame.cs() == entry::code32() {
+        let is_32_bit = frame.cs() == entry::code32();
+        // A child's are those of the parent, which runs; nobody's are null.
+        let selectors = if is_32_bit && core::ptr::eq(parent, &raw const IDLE) {
+            Selectors::of_32_bit_code()
+        } else {
+            Selectors::loaded()
+        };
+        let (has_fs, has_gs) = selectors.have_bases();
+        let base = |has_own, of_parent| if has_own { 0 } else { of_parent };
+        context.selectors.set(selectors);
+        context
+            .fs_base
+            .store(base(has_fs, parent.context.fs_base()), Ordering::Relaxed);
+        context
+            .gs_base
+            .store(base(has_gs, parent.context.gs_base()), Ordering::Relaxed);
+        let variant = if is_32_bit {
             Variant::Code32
         } else {
             parent.context.variant()

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use entry_core::IrqOff;
 
 use super::switch::switch_stacks;
-use super::{IDLE, PROCESSES, Process};
+use super::{IDLE, PROCESSES, Process, segments};
 use crate::entry::PerCpu;
 use crate::syscall::Errno;
 
@@ -133,6 +133,7 @@ fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &
 fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &IrqOff) {
     cpu.count_switch();
     let context = &next.context;
+    segments::switch(cpu, &previous.context, context, irq);
     // The idle thread has no user half and runs in whatever address space is loaded.
     let cr3 = context.cr3.load(Ordering::Relaxed);
     if cr3 != 0 {
