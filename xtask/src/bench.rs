@@ -12,6 +12,7 @@ use crate::baseline::Baseline;
 use crate::build::{self, Built, Profile};
 use crate::clock::{self, Kind};
 use crate::cost::Model;
+use crate::cycles;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::figure::{Figures, Repeat, Timing, per_operation};
@@ -49,6 +50,8 @@ const LANDING_PAGE: (u64, [u8; 6]) = (0x7fff_fbff_f000, [0x59, 0x41, 0x5b, 0xc2,
 const MOST_LOGGED_ROUNDS: u32 = 128;
 /// A boot may take so many times as long when each instruction is logged.
 const LOGGING: u32 = 5;
+/// Rounds that tests log: enough to tell what happens in each.
+const TESTED_ROUNDS: u32 = 8;
 /// How often each row is timed on Linux, whose own tick falls into some of the stretches.
 const LINUX_REPEATS: u32 = 9;
 /// Linux takes longer to boot.
@@ -141,6 +144,35 @@ impl Plan {
         command_line(PROGRAM, &Self::arguments(rounds, repeats, rows))
     }
 
+    /// The same for every row in turn, again and again.
+    pub(crate) fn interleaved_command_line(&self, rounds: u32, repeats: u32, rows: &[&str]) -> String {
+        let mut words = vec!["--interleaved".to_owned()];
+        words.extend(Self::arguments(rounds, repeats, rows));
+        command_line(PROGRAM, &words)
+    }
+
+    /// A plan for tests, which count instructions on the model that figures are quoted for.
+    pub(crate) fn counting(built: &Built, qemu: &Qemu, options: &machine::Options) -> Self {
+        Self {
+            machine: Machine {
+                qemu: qemu.clone(),
+                accel: Accel::Tcg,
+                cpu: machine::DEFAULT_CPU.to_owned(),
+                memory: options.memory,
+                boot: Boot {
+                    kernel: built.kernel.clone(),
+                    archive: Some(built.archive.clone()),
+                    append: String::new(),
+                },
+                clock: Clock::Instructions,
+                logged: Vec::new(),
+            },
+            limit: options.limit(),
+            verbose: options.verbose,
+            logged_rounds: TESTED_ROUNDS,
+        }
+    }
+
     /// Boots, and reads figures that count instructions.
     pub(crate) fn counted(&self, machine: &Machine, progress: &Progress) -> Result<Figures> {
         let (_, figures) = self.boot(machine, progress, &mut NoLog)?;
@@ -160,7 +192,12 @@ impl Plan {
     }
 
     /// Boots, and reads the figures.
-    fn boot(&self, machine: &Machine, progress: &Progress, log: &mut dyn LogSink) -> Result<(Ended, Figures)> {
+    pub(crate) fn boot(
+        &self,
+        machine: &Machine,
+        progress: &Progress,
+        log: &mut dyn LogSink,
+    ) -> Result<(Ended, Figures)> {
         if self.verbose {
             progress.line(&shown(&machine.command()));
         }
@@ -456,46 +493,6 @@ pub(crate) fn round_of<'a>(
         })
 }
 
-/// Cycles of each row on the host's CPU, where there is real virtualisation.
-fn cycles(plan: &Plan, args: &Args, rows: &[&str]) -> Result<Option<Figures>> {
-    let (accel, why) = match args.machine.accel {
-        machine::AccelChoice::Tcg => return Ok(None),
-        choice => machine::choose(choice)?,
-    };
-    if accel != Accel::Kvm {
-        eprintln!("no cycles: {why}");
-        return Ok(None);
-    }
-    eprintln!("cycles from KVM ({why})");
-    let machine = Machine {
-        accel,
-        cpu: "host".to_owned(),
-        clock: Clock::Host,
-        boot: Boot {
-            append: command_line(PROGRAM, &Plan::arguments(args.rounds, args.repeats.max(11), rows)),
-            ..plan.machine.boot.clone()
-        },
-        ..plan.machine.clone()
-    };
-    let progress = Progress::start("timing on the host's CPU");
-    let (_, figures) = plan.boot(&machine, &progress, &mut NoLog)?;
-    drop(progress);
-    match clock::decide(&figures) {
-        Some(clock) if clock.kind == Kind::Hardware => {
-            println!("clock of the cycles: {clock}, CPU {}{}", clock.cpu, microcode());
-            Ok(Some(figures))
-        }
-        Some(clock) => {
-            println!("no cycles: the clock under KVM is {clock}");
-            Ok(None)
-        }
-        None => {
-            println!("no cycles: the guest did not measure its clock under KVM");
-            Ok(None)
-        }
-    }
-}
-
 /// The rows that match and that Linux has something for.
 fn linux_rows(filter: &str) -> Vec<&'static str> {
     let rows = row::matching(filter).into_iter();
@@ -590,22 +587,6 @@ fn phases(
     let rows = report.rows.iter();
     rows.filter_map(|measured| Some((measured.row.name, of(measured)?)))
         .collect()
-}
-
-/// The microcode of the host's CPU, where the host says it.
-fn microcode() -> String {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    cpuinfo
-        .lines()
-        .find(|line| line.starts_with("microcode"))
-        .and_then(|line| line.split_once(':'))
-        .map_or_else(String::new, |(_, version)| format!(", microcode {}", version.trim()))
-}
-
-/// The middle one.
-fn median(mut values: Vec<Ratio>) -> Option<Ratio> {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied()
 }
 
 /// Two timed boots.
@@ -738,7 +719,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(time) = ended.until_user {
         eprintln!("first user instruction after {:.2} s", time.as_secs_f64());
     }
-    let host = cycles(&plan, args, &names)?;
+    let host = cycles::measure(&plan, args.machine.accel, &names)?;
 
     // With the same rounds the logged run does the very same; with more, a row that maps pages also maps
     // another page table for every 512.
@@ -760,6 +741,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         },
         linux: Vec::new(),
         growth: Vec::new(),
+        host: host.as_ref().map(|(host, _)| host.clone()),
     };
     if let Some(kernel) = &args.linux {
         report.linux = on_linux(&plan, &workspace, &built, kernel.as_deref(), args.filter.as_deref())?;
@@ -779,10 +761,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let slack = if row.maps_pages { slack } else { Ratio::ZERO };
         match judge(row, &first, &second, seen, slack) {
             Some(mut measured) => {
-                measured.cycles = host.as_ref().and_then(|figures| {
-                    let (_, repeats) = figures.rows.iter().find(|(name, _)| name == row.name)?;
-                    median(repeats.iter().filter_map(Repeat::ticks_per_operation).collect())
-                });
+                let figures = host.as_ref().map(|(_, figures)| figures);
+                measured.cycles = figures.and_then(|figures| cycles::of(figures, row.name));
                 report.rows.push(measured);
             }
             None => problems.push(format!("{}: the bench program did not run it", row.name)),

@@ -71,9 +71,19 @@ impl fmt::Display for Clock {
             self.kind.name(),
             self.ring_3,
             self.ring_0,
-            self.hypervisor,
+            called(&self.hypervisor),
             self.kind.use_of_it()
         )
+    }
+}
+
+/// Who runs the machine, as people call it.
+fn called(hypervisor: &str) -> &str {
+    match hypervisor {
+        TRANSLATOR => "QEMU's translator",
+        "KVMKVMKVM" => "KVM",
+        "none" => "no hypervisor",
+        other => other,
     }
 }
 
@@ -151,6 +161,24 @@ mod tests {
         assert_eq!(kind("KVMKVMKVM", 0.3, 0.3), Some(Kind::Hardware));
         assert_eq!(kind("none", 0.3, 0.3), Some(Kind::Hardware));
         assert_eq!(kind("KVMKVMKVM", 0.3, 5000.0), Some(Kind::SoftwareKvm));
+    }
+
+    #[test]
+    fn those_that_run_machines_are_called_by_their_names() {
+        let clock = Clock {
+            kind: Kind::Hardware,
+            ring_3: Ratio::whole(1),
+            ring_0: Ratio::whole(2),
+            hypervisor: "KVMKVMKVM".to_owned(),
+            cpu: String::new(),
+        };
+        assert_eq!(
+            clock.to_string(),
+            "hardware virtualisation: 1 ticks an instruction in ring 3, 2 in ring 0, under KVM; ticks are cycles of the \
+             time-stamp counter"
+        );
+        assert_eq!(called(TRANSLATOR), "QEMU's translator");
+        assert_eq!(called("VMwareVMware"), "VMwareVMware");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::bench::{self, Plan};
 use crate::build::Built;
 use crate::error::{Error, Result};
 use crate::listing;
-use crate::machine::{self, Accel, Boot, Clock, DEFAULT_CPU, Machine, Qemu};
+use crate::machine::{self, Qemu};
 use crate::progress::Progress;
 use crate::test::Counts;
 use crate::toolchain::query;
@@ -31,8 +31,6 @@ const ROWS: [&str; 8] = [
 ];
 /// Where they are, from the repository's root.
 const DIRECTORY: &str = "xtask/golden";
-/// Rounds that are logged: enough to tell what happens in each.
-const ROUNDS: u32 = 8;
 
 /// The test's name for a row, for filters.
 fn name(row: &str) -> String {
@@ -62,24 +60,7 @@ fn difference(kept: &str, executed: &str) -> Option<String> {
 /// The listings of these rows, by one boot.
 fn listings(built: &Built, qemu: &Qemu, rows: &[&str], options: &machine::Options) -> Result<Vec<String>> {
     let (mut code, recorder) = bench::read_code(built)?;
-    let plan = Plan {
-        machine: Machine {
-            qemu: qemu.clone(),
-            accel: Accel::Tcg,
-            cpu: DEFAULT_CPU.to_owned(),
-            memory: options.memory,
-            boot: Boot {
-                kernel: built.kernel.clone(),
-                archive: Some(built.archive.clone()),
-                append: String::new(),
-            },
-            clock: Clock::Instructions,
-            logged: Vec::new(),
-        },
-        limit: options.limit(),
-        verbose: options.verbose,
-        logged_rounds: ROUNDS,
-    };
+    let plan = Plan::counting(built, qemu, options);
     let progress = Progress::start("logging the main rows");
     let (ended, figures, stretches) = bench::logged_run(&plan, rows, &code, recorder, &progress)?;
     code.read_generated(ended.lines.iter().map(String::as_str));

@@ -414,6 +414,7 @@ pub(crate) fn sample() -> (Report, Extras) {
             ),
             growth::sample(Over::WorkingSet, "a/b", &[(0.0, 500.0), (16.0, 500.0), (64.0, 500.0)]),
         ],
+        host: None,
     };
     (report, extras)
 }

@@ -13,6 +13,7 @@ mod check;
 mod ci;
 mod clock;
 mod cost;
+mod cycles;
 mod disc;
 mod elf32;
 mod error;

@@ -3,10 +3,12 @@
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
+use crate::cycles::{Cycles, Host};
 use crate::event::Event;
 use crate::growth::Growth;
 use crate::linux;
 use crate::peer;
+use crate::plot::digits;
 use crate::ratio::Ratio;
 use crate::row::Row;
 
@@ -24,8 +26,8 @@ pub(crate) struct Measured {
     pub(crate) spread: Ratio,
     /// Events for one operation, in the order of [`Event::ALL`]; `None` when the executed path was not seen.
     pub(crate) events: Option<[Ratio; Event::ALL.len()]>,
-    /// Median cycles on the host's CPU.
-    pub(crate) cycles: Option<Ratio>,
+    /// Cycles on the host's CPU.
+    pub(crate) cycles: Option<Cycles>,
     /// What is wrong with the row.
     pub(crate) failures: Vec<String>,
 }
@@ -49,6 +51,8 @@ pub(crate) struct Report {
     pub(crate) linux: Vec<linux::Measured>,
     /// Instructions over what there is of something.
     pub(crate) growth: Vec<Growth>,
+    /// The CPU of the cycles, when there are any.
+    pub(crate) host: Option<Host>,
 }
 
 fn amount(value: Ratio) -> Value {
@@ -91,8 +95,11 @@ impl Report {
                         .collect();
                     row.insert("events".to_owned(), Value::Object(events));
                 }
-                if let Some(cycles) = measured.cycles {
-                    row.insert("cycles".to_owned(), amount(cycles));
+                if let Some(cycles) = &measured.cycles {
+                    row.insert("cycles".to_owned(), json!(cycles.median));
+                    row.insert("cycles_interval".to_owned(), json!(cycles.interval));
+                    row.insert("cycles_samples".to_owned(), json!(cycles.samples));
+                    row.insert("cycles_outliers".to_owned(), json!(cycles.outliers));
                 }
                 if let Some(target) = measured.row.target {
                     row.insert("target".to_owned(), json!(target));
@@ -133,6 +140,9 @@ impl Report {
             });
             json["linux"] = json!({"cpu": linux::CPU, "rows": rows.collect::<Vec<_>>()});
         }
+        if let Some(host) = &self.host {
+            json["host"] = json!({"cpu": host.name, "number": host.number, "clock": host.clock});
+        }
         if !self.growth.is_empty() {
             let series = self.growth.iter().map(|growth| {
                 json!({
@@ -151,7 +161,16 @@ impl Report {
     pub(crate) fn csv(&self) -> std::result::Result<Vec<u8>, csv::Error> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let first = ["name", "seed", "instructions", "instructions_spread"];
-        let last = ["cycles", "target", "linux_lean", "linux_default", "failures"];
+        let last = [
+            "cycles",
+            "cycles_low",
+            "cycles_high",
+            "cycles_outliers",
+            "target",
+            "linux_lean",
+            "linux_default",
+            "failures",
+        ];
         writer.write_record(first.into_iter().chain(Event::ALL.map(Event::name)).chain(last))?;
         for measured in &self.rows {
             let row = measured.row;
@@ -166,7 +185,14 @@ impl Report {
                 Some(events) => record.extend(events.iter().map(|&count| exact(count))),
                 None => record.extend(Event::ALL.map(|_| String::new())),
             }
-            record.push(measured.cycles.map_or_else(String::new, exact));
+            match &measured.cycles {
+                Some(cycles) => {
+                    let (low, high) = cycles.interval;
+                    record.extend([cycles.median, low, high].map(|cycles| cycles.to_string()));
+                    record.push(cycles.outliers.len().to_string());
+                }
+                None => record.extend([const { String::new() }; 4]),
+            }
             record.push(row.target.map_or_else(String::new, |target| target.to_string()));
             record.push(row.linux.map_or_else(String::new, |linux| linux.lean.to_string()));
             record.push(row.linux.map_or_else(String::new, |linux| linux.default.to_string()));
@@ -216,7 +242,8 @@ impl Report {
                     .map_or_else(String::new, |linux| format!("{} / {}", linux.lean, linux.default)),
             ];
             if with_cycles {
-                cells.push(measured.cycles.map_or_else(String::new, |cycles| cycles.to_string()));
+                let median = |cycles: &Cycles| digits(cycles.median);
+                cells.push(measured.cycles.as_ref().map_or_else(String::new, median));
             }
             cells.push(
                 measured
@@ -241,6 +268,40 @@ impl Report {
     /// The row of this name.
     pub(crate) fn row(&self, name: &str) -> Option<&Measured> {
         self.rows.iter().find(|measured| measured.row.name == name)
+    }
+
+    /// The CPU of the cycles, and how far they can be relied on.
+    fn cycle_lines(&self) -> String {
+        let Some(host) = &self.host else {
+            return String::new();
+        };
+        let mut lines = format!(
+            "Cycles: CPU {}, {}.\n  Clock: {}.\n  Medians with the interval that holds the true one with 95 % confidence, and what lies far off:\n",
+            host.number, host.name, host.clock
+        );
+        for measured in &self.rows {
+            let Some(cycles) = &measured.cycles else { continue };
+            let (low, high) = cycles.interval;
+            let mut line = format!(
+                "  {:<36} {:>8} [{}, {}]",
+                measured.row.name,
+                digits(cycles.median),
+                digits(low),
+                digits(high)
+            );
+            if let (Some(first), Some(last)) = (cycles.outliers.first(), cycles.outliers.last()) {
+                line.push_str(&format!(
+                    "   {} of {} outside, {} to {}",
+                    cycles.outliers.len(),
+                    cycles.samples,
+                    digits(*first),
+                    digits(*last)
+                ));
+            }
+            lines.push_str(&line);
+            lines.push('\n');
+        }
+        lines
     }
 
     /// Published crates, each beside the row that does the same.
@@ -363,6 +424,7 @@ impl Report {
         for words in self.growth.iter().filter_map(Growth::words) {
             notes.push_str(&format!("  {words}\n"));
         }
+        notes.push_str(&self.cycle_lines());
         notes.push_str(&self.peer_lines());
         notes.push_str(&self.linux_lines());
         for (row, reason) in &self.skipped {
@@ -420,7 +482,44 @@ mod tests {
                 "exception/kernel",
                 &[(1.0, 90.0), (8.0, 90.25)],
             )],
+            host: None,
         }
+    }
+
+    fn cycles() -> Cycles {
+        Cycles {
+            median: 123_456.5,
+            interval: (123_450.0, 123_460.25),
+            outliers: vec![10.0, 200_000.0],
+            samples: 31,
+        }
+    }
+
+    #[test]
+    fn cycles_come_with_their_cpu_interval_and_outliers() {
+        let mut report = report();
+        report.rows[0].cycles = Some(cycles());
+        report.host = Some(Host {
+            name: "Some CPU, microcode 0x2b000603".to_owned(),
+            number: 1,
+            clock: "hardware virtualisation".to_owned(),
+        });
+        let notes = report.notes();
+        assert!(
+            notes.contains("Cycles: CPU 1, Some CPU, microcode 0x2b000603."),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("123456.5 [123450, 123460.25]   2 of 31 outside, 10 to 200000"),
+            "{notes}"
+        );
+        for line in notes.lines() {
+            assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
+        }
+        let json = report.json();
+        assert_eq!(json["rows"][0]["cycles"], 123_456.5);
+        assert_eq!(json["rows"][0]["cycles_interval"][1], 123_460.25);
+        assert_eq!(json["host"]["number"], 1);
     }
 
     #[test]
@@ -428,7 +527,7 @@ mod tests {
         let mut report = report();
         for measured in &mut report.rows {
             measured.events = Some([Ratio::whole(2); Event::ALL.len()]);
-            measured.cycles = Some(Ratio::whole(123_456));
+            measured.cycles = Some(cycles());
         }
         let table = report.table();
         for line in table.lines() {

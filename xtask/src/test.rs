@@ -7,6 +7,7 @@ use crate::bochs::{self, Bochs};
 use crate::boot_test;
 use crate::browser_test;
 use crate::build::{self, Built, Profile};
+use crate::cycles;
 use crate::error::{Error, Result};
 use crate::golden;
 use crate::guest::{self, NoLog};
@@ -193,6 +194,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
             return Ok(listings);
         }
         counts.add(listings);
+        counts.add(cycles::rehearse(&built, &qemu, filter, &args.machine)?);
     }
     setup.require(Need::TestImages)?;
     eprintln!("building test images");

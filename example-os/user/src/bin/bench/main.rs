@@ -1,6 +1,6 @@
 //! Measures what an entry into the kernel and the way back cost, row by row.
 //!
-//! `bench [--table] [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
+//! `bench [--table] [--interleaved] [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
 //! mostly overhead, and those in a larger size; 4096 rounds and 3 repeats by default. It first says which
 //! machine CPUID shows, and measures loops of known length in
 //! ring 3 and, on example-os, in ring 0:
@@ -16,6 +16,9 @@
 //! set-up, and a round is O operations. Every repeat prints a line for N rounds and one for 2N, so
 //! that what is constant cancels: with one tick an instruction, an operation takes
 //! `((T2 - T1) / (R2 - R1) - L) / O` instructions.
+//!
+//! With `--interleaved` a repeat of every row is made before the next repeat of any, and every second time in the opposite
+//! order: what changes in the machine with time then changes for all rows alike.
 //!
 //! Each row does its operation once and checks the effect before it is timed. `[bench] error
 //! row=NAME ...` and exit status 1 say that it was not the expected one; `[bench] skip=NAME
@@ -70,9 +73,14 @@ fn in_a_child(args: Args) -> i32 {
 
 fn run(args: Args) -> i32 {
     let (mut rounds, mut repeats, mut first_row) = (4096, 3, 1);
-    let mut with_table = false;
+    let (mut with_table, mut interleaved) = (false, false);
     loop {
         match args.get(first_row) {
+            Some("--interleaved") => {
+                interleaved = true;
+                first_row += 1;
+                continue;
+            }
             Some("--table") => {
                 with_table = true;
                 first_row += 1;
@@ -81,7 +89,7 @@ fn run(args: Args) -> i32 {
             Some("--rounds") => rounds = args.number(first_row + 1, rounds),
             Some("--repeats") => repeats = args.number(first_row + 1, repeats),
             Some(option) if option.starts_with('-') => {
-                println!("bench: no option `{option}`; there are --table, --rounds N and --repeats N");
+                println!("bench: no option `{option}`; there are --table, --interleaved, --rounds N and --repeats N");
                 return 2;
             }
             _ => break,
@@ -112,6 +120,11 @@ fn run(args: Args) -> i32 {
         }
     }
 
+    if with_table && interleaved {
+        println!("bench: a table is printed row by row, and so not with --interleaved");
+        return 2;
+    }
+    let (passes, repeats) = if interleaved { (repeats, 1) } else { (1, repeats) };
     let mut bench = Bench::new(rounds as u64, repeats as u64);
     let hypervisor = Bench::identify();
     if !with_table {
@@ -121,9 +134,14 @@ fn run(args: Args) -> i32 {
         return 2;
     }
     let mut status = 0;
-    for row in ROWS.iter().filter(|row| chosen(row)) {
+    for (pass, place) in (0..passes).flat_map(|pass| (0..ROWS.len()).map(move |place| (pass, place))) {
+        let row = &ROWS[if pass % 2 == 0 { place } else { ROWS.len() - 1 - place }];
+        if !chosen(row) {
+            continue;
+        }
         match (row.run)(&bench, row) {
             Ok(()) => {}
+            Err(Problem::Skip(_)) if pass > 0 => {}
             Err(Problem::Skip(reason)) => match bench.table() {
                 Some(table) => table.omit(row.name, reason),
                 None => println!("[bench] skip={} reason={reason}", row.name),
