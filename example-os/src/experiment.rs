@@ -16,11 +16,12 @@
 //! | 10 | SYSENTER: bits 3:0 how the stack is loaded: 0 from the per-CPU header, 1 by WRMSR at each switch, 2 by a trampoline, 3 from the TSS at a fixed offset, 4 by a trampoline with an absolute address, 5 by one that swaps GS; bit 4: null calls; bit 5: it stays on for processes with IOPL 3 | 0; ENOSYS where the CPU has none |
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
-//! | 13 | bit 0: FS base is written by WRFSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
+//! | 13 | bit 0: FS base and the user's GS base are written by WRFSBASE and WRGSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
 //! | 14 | 1: this process may have 32-bit code, and has a page by which such code enters, and the set of stubs 0; 0: neither, but for the page | how the page enters: 1 INT 0x80, 2 SYSENTER, 3 SYSCALL |
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 24 | – | RFLAGS in the kernel's own code, with interrupts off for this call |
+//! | 25 | – | none: this call, if it came by SYSENTER, is left by SYSEXIT, which destroys RDX and loads SS with its own selector |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
@@ -33,11 +34,13 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use context_tracking::IrqSaved;
-use entry_core::msr::{Cpu, FsBase, Register, SysenterEsp};
+use entry_core::address::{UserLimit, Width};
+use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register, SysenterEsp};
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult, StubTable};
 use entry_core::vector::Vector;
 use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
 use entry_sysenter::stub::Compat;
+use entry_sysenter::sysexit::{Sysexit, SysexitRules};
 use entry_sysenter::user_page::Entry32;
 use entry_sysret::landing::LandingPage;
 use entry_sysret::{IretOnly, Refusal, Rules, SysretOrIret};
@@ -152,8 +155,34 @@ pub(crate) fn null_stubs_32() -> StubTable {
 /// Serves the control call.
 pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
     let irq = irq.disable();
-    let answer = perform(frame.rdi(), frame.rsi(), &irq);
+    let answer = if frame.rdi() == LEAVE_BY_SYSEXIT {
+        leave_by_sysexit(frame, &irq)
+    } else {
+        perform(frame.rdi(), frame.rsi(), &irq)
+    };
     (answer.into(), irq.enable())
+}
+
+/// The operation that [`leave_by_sysexit`] serves.
+const LEAVE_BY_SYSEXIT: u64 = 25;
+
+/// Leaves the call whose frame it is by SYSEXIT. What is on the stack below the frame is lost: nothing that owns anything.
+fn leave_by_sysexit(frame: &TrapFrame, irq: &IrqOff) -> Result<u64, Errno> {
+    const RULES: SysexitRules = match SysexitRules::new(&LAYOUT, UserLimit::HIGHEST_48, Width::Bits48) {
+        Ok(rules) => rules.with_rdx_destroyed(),
+        Err(_) => panic!("the layout has segments for SYSEXIT"),
+    };
+    if PerCpu::current(irq).is_work_pending() {
+        return Err(Errno::EINVAL);
+    }
+    let checked = Sysexit::check(frame, &RULES).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: interrupts are off by `irq`, which nobody uses from here on, since this function does not return.
+    let irq = unsafe { IrqOff::assume() };
+    // SAFETY: 1. to 3. the process is not tracked, or it could not have come by SYSENTER.
+    let ready = unsafe { <NoTracking as Tracking>::user_enter(irq) };
+    // SAFETY: 1. this is a system call with interrupts off. 2. SYSENTER led here, with the layout's selector. 3. The frame is that
+    // of the entry, at the top of the stack. 4. An interrupt there would end the program as refused; an experiment runs without.
+    unsafe { checked.leave(ready) }
 }
 
 fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
@@ -336,31 +365,62 @@ unsafe fn write_register_often(register: u32, value: u64, rounds: u64) {
     }
 }
 
-/// Writes FS base, as often as `rounds` says, with what it holds, by WRMSR or by WRFSBASE. Returns the ticks that it took.
+/// Writes FS base and the user's GS base, as often as `rounds` says, with what they hold: what a context switch has to do for
+/// them, by WRMSR or by WRFSBASE and WRGSBASE. Returns the ticks that it took.
 fn time_base(is_by_wrfsbase: bool, rounds: u64, _irq: &IrqOff) -> Result<u64, Errno> {
     if !boot::cpu::features().fsgsbase {
         return Err(Errno::ENOSYS);
     }
-    let base = current().context().fs_base();
+    let (fs_base, gs_base) = (current().context().fs_base(), current().context().gs_base());
     let rounds = rounds.max(1);
     if !is_by_wrfsbase {
         let start = time_stamp();
-        // SAFETY: 1. and 2. the register keeps its value.
-        unsafe { write_register_often(FsBase::NUMBER, base, rounds) };
+        // SAFETY: both registers are there, and keep their values.
+        unsafe {
+            asm!(
+                "2:",
+                "mov ecx, {fs}",
+                "mov rax, {fs_base}",
+                "mov rdx, {fs_base}",
+                "shr rdx, 32",
+                "wrmsr",
+                "mov ecx, {gs}",
+                "mov rax, {gs_base}",
+                "mov rdx, {gs_base}",
+                "shr rdx, 32",
+                "wrmsr",
+                "dec {rounds}",
+                "jnz 2b",
+                fs = const FsBase::NUMBER,
+                // Where the user's is while the kernel's is in force.
+                gs = const KernelGsBase::NUMBER,
+                fs_base = in(reg) fs_base,
+                gs_base = in(reg) gs_base,
+                rounds = inout(reg) rounds => _,
+                out("rax") _,
+                out("rcx") _,
+                out("rdx") _,
+                options(nomem, nostack),
+            );
+        }
         return Ok(time_stamp() - start);
     }
     let control = Cr4::read();
     // SAFETY: the CPU has the feature; programs don't run before it is off again.
     unsafe { Cr4::write(control | Cr4Flags::FSGSBASE) };
     let start = time_stamp();
-    // SAFETY: the register keeps its value.
+    // SAFETY: the registers keep their values. Between the two SWAPGS nothing uses GS: interrupts are off, and NMIs compare.
     unsafe {
         asm!(
             "2:",
-            "wrfsbase {base}",
+            "wrfsbase {fs_base}",
+            "swapgs",
+            "wrgsbase {gs_base}",
+            "swapgs",
             "dec {rounds}",
             "jnz 2b",
-            base = in(reg) base,
+            fs_base = in(reg) fs_base,
+            gs_base = in(reg) gs_base,
             rounds = inout(reg) rounds => _,
             options(nomem, nostack),
         );

@@ -167,6 +167,31 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(code), wanted);
     }
 
+    // The way out that the crate has but does not take by itself: registers, flags, stack, and the segments that it loads.
+    fn sysexit_goes_back_to_64_bit_code(machine) {
+        needs_sysenter!();
+        let code = program!(
+            // A page fault with SS as SYSEXIT leaves it would be refused at the exit.
+            "push 0", "pop rax", "mov r8, 8", "mov r9, 9", "mov r10, 10", "mov rbx, 11", "mov rbp, 12", "mov r12, 13", "mov r13, 14", "mov r14, 15",
+            "mov r15, 16", "mov rsi, 17", "std", "mov eax, 0x4558", "mov edi, 25", "mov rcx, rsp", "lea r11, [rip + 4f]",
+            "sysenter", "4:", "pushfq", "cld", "lea r11, [rip + 4b]",
+            "cmp rdx, r11", "jne 9f", "pop rdx", "cmp rcx, rsp", "jne 9f", "cmp rsp, {stack}", "jne 9f",
+            "and edx, {examined}", "cmp edx, {flags}", "jne 9f", "cmp eax, 0x4558", "jne 9f", "cmp edi, 25", "jne 9f",
+            "cmp r8, 8", "jne 9f", "cmp r9, 9", "jne 9f", "cmp r10, 10", "jne 9f", "cmp rbx, 11", "jne 9f", "cmp rbp, 12", "jne 9f",
+            "cmp r12, 13", "jne 9f", "cmp r13, 14", "jne 9f", "cmp r14, 15", "jne 9f", "cmp r15, 16", "jne 9f", "cmp rsi, 17", "jne 9f",
+            "mov eax, cs", "cmp eax, 0x2b", "jne 9f", "mov eax, ss", "cmp eax, 0x33", "jne 9f",
+            "xor edi, edi", "mov eax, 60", "syscall", "ud2",
+            "9:", "mov edi, 1", "mov eax, 60", "syscall", "ud2";
+            stack = STACK_TOP; examined = EXAMINED; flags = IF | DF
+        );
+        assert_eq!(machine.run(code), FINE);
+        // A frame of SYSCALL is not one that it can leave with.
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 25", "syscall", "mov edi, eax", "mov eax, 60", "syscall", "ud2"
+        );
+        assert_eq!(machine.run(code), WaitStatus::exited(22_u8.wrapping_neg()));
+    }
+
     // 64-bit code calls the page and need not know: SYSENTER where the CPU has it, SYSCALL where SYSENTER is #UD.
     fn user_page_enters_by_what_the_cpu_has(machine) {
         const PROGRAM_OFFSET: usize = 0x400;

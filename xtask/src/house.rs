@@ -219,9 +219,10 @@ fn hazard(root: &Path, line: &str) -> (String, Vec<String>) {
 
 /// Every id of the table, from the first to the last of each letter.
 fn hazard_ids() -> impl Iterator<Item = String> {
-    const LAST: [(&str, u32); 12] = [
+    const LAST: [(&str, u32); 13] = [
         ("R", 24),
         ("C", 18),
+        ("E", 15),
         ("I", 6),
         ("T", 8),
         ("G", 5),

@@ -467,7 +467,8 @@ pub(crate) const ROWS: &[Row] = &[
         target: None,
         linux: None,
         promise: &[
-            (Event::Wrmsr, 1),
+            (Event::Wrmsr, 2),
+            (Event::Swapgs, 0),
             (Event::Sysret, 0),
             (Event::Iret, 0),
             (Event::Fault, 0),
@@ -483,6 +484,7 @@ pub(crate) const ROWS: &[Row] = &[
         linux: None,
         promise: &[
             (Event::Wrmsr, 0),
+            (Event::Swapgs, 2),
             (Event::Sysret, 0),
             (Event::Iret, 0),
             (Event::Fault, 0),
@@ -596,6 +598,21 @@ pub(crate) const ROWS: &[Row] = &[
         promise: &[
             (Event::InterruptFlag, 0),
             (Event::Sysret, 0),
+            (Event::Iret, 0),
+            (Event::Fault, 0),
+            (Event::Interrupt, 0),
+        ],
+        maps_pages: false,
+        on_request: false,
+    },
+    Row {
+        name: "pipe/latency",
+        seed: Some("002"),
+        target: Some(1200),
+        linux: linux(11742, 12682),
+        promise: &[
+            (Event::Switch, 2),
+            (Event::Sysret, 4),
             (Event::Iret, 0),
             (Event::Fault, 0),
             (Event::Interrupt, 0),

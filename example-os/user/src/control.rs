@@ -46,12 +46,12 @@ pub const SYSENTER: usize = 10;
 /// Operation: writes `IA32_SYSENTER_ESP` so many times and returns the ticks of it.
 pub const WRITE_SYSENTER_STACK: usize = 12;
 
-/// Operation: writes FS base so many times, shifted left by 8, by [`BASE_BY_WRMSR`] or [`BASE_BY_WRFSBASE`], and returns the
-/// ticks of it. `ENOSYS` where the CPU has no WRFSBASE.
+/// Operation: writes FS and GS base so many times, shifted left by 8, by [`BASE_BY_WRMSR`] or [`BASE_BY_WRFSBASE`], and returns
+/// the ticks of it. `ENOSYS` where the CPU has no WRFSBASE.
 pub const WRITE_BASE: usize = 13;
 /// WRMSR.
 pub const BASE_BY_WRMSR: usize = 0;
-/// WRFSBASE.
+/// WRFSBASE, and WRGSBASE between two SWAPGS.
 pub const BASE_BY_WRFSBASE: usize = 1;
 
 /// Operation: breakpoints in the kernel, each in the handler of the one before, and returns the ticks of it; the argument is

@@ -389,6 +389,13 @@ pub(crate) const ROWS: &[Row] = &[
         },
     },
     Row {
+        // There and back.
+        name: "pipe/latency",
+        overhead: 11,
+        operations: 1,
+        run: pipe_ring,
+    },
+    Row {
         name: "pipe/self",
         overhead: 6,
         operations: 1,
@@ -1116,18 +1123,18 @@ fn protected_mode(bench: &Bench, row: &Row, what: usize, kib: usize) -> Result<(
     })
 }
 
-/// The kernel's own loop around a write of FS base.
+/// The kernel's own loop around a write of FS and GS base.
 fn write_base(bench: &Bench, row: &Row, way: usize) -> Result<(), Problem> {
     bench.needs_control()?;
     // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
     match unsafe { control(control::WRITE_BASE, way | 1 << 8) } {
         Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no WRFSBASE")),
-        first => done("write FS base", first)?,
+        first => done("write the bases", first)?,
     };
     bench.measure(row, u64::MAX, 0, |rounds| {
         // SAFETY: 1. as above.
         let timed = unsafe { loops::kernel_loop(control::WRITE_BASE, way | argument(rounds) << 8) };
-        done("write FS base", timed)
+        done("write the bases", timed)
     })
 }
 
