@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::build::{self, Profile, executables};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, closest};
 use crate::guest::{self, NoLog, is_interrupted};
 use crate::machine::{Accel, Boot, Clock, DEFAULT_CPU, Machine};
 use crate::progress::Progress;
@@ -100,8 +100,9 @@ fn chosen(guards: Vec<Guard>, wanted: &str) -> Result<Vec<Guard>> {
             value: wanted.to_owned(),
             why: "which is no guard".to_owned(),
             remedy: format!(
-                "use `{ALL}` or one of {}",
-                names.into_iter().collect::<Vec<_>>().join(", ")
+                "use `{ALL}`, or one of {} in the files named ablations.txt, such as {}",
+                names.len(),
+                closest(wanted, names.iter().map(String::as_str)).join(", ")
             ),
         });
     }
@@ -379,13 +380,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_guard_gives_one_line_with_the_known_ones() {
+    fn unknown_guard_gives_one_line_with_the_nearest_ones() {
         let guards = parse("entry-sysret", "rip hazards a\nrcx hazards b\nrip hazards c\n").unwrap();
         let error = chosen(guards.clone(), "rpi").unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "--ablate is `rpi`, which is no guard; use `all` or one of rcx, rip"
-        );
+        let start =
+            "--ablate is `rpi`, which is no guard; use `all`, or one of 2 in the files named ablations.txt, such as r";
+        assert!(error.starts_with(start), "{error}");
         assert_eq!(chosen(guards.clone(), "rip").unwrap().len(), 2);
         assert_eq!(chosen(guards, ALL).unwrap().len(), 3);
     }

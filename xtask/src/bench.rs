@@ -13,7 +13,7 @@ use crate::build::{self, Built, Profile};
 use crate::clock::{self, Kind};
 use crate::cost::Model;
 use crate::cycles;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, closest};
 use crate::event::Event;
 use crate::figure::{Figures, Repeat, Timing, per_operation};
 use crate::growth::{self, Growth, Wanted};
@@ -113,6 +113,10 @@ pub(crate) struct Args {
     /// Print the instructions of one round of this row, in the order in which they were executed
     #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "peers", "linux", "baseline", "model"])]
     listing: Option<String>,
+
+    /// Print the names of the rows that there are, and measure nothing
+    #[arg(long, conflicts_with_all = ["json", "csv", "html", "peers", "linux", "baseline", "model", "listing"])]
+    rows: bool,
 
     /// Time the rows that map pages over 256 MiB and 1 GiB, too
     #[arg(long)]
@@ -252,12 +256,15 @@ fn chosen(args: &Args) -> Result<Vec<&'static Row>> {
         (None, None) => return Ok(ROWS.iter().filter(|row| !row.on_request).collect()),
     };
     if rows.is_empty() {
-        let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        let names = ROWS.iter().map(|row| row.name);
         return Err(Error::Invalid {
             field,
             value: wanted.clone(),
             why: "which matches no row".to_owned(),
-            remedy: format!("the rows are {}", names.join(", ")),
+            remedy: format!(
+                "the nearest are {}; `cargo xtask bench --rows` prints all",
+                closest(wanted, names).join(", ")
+            ),
         });
     }
     Ok(rows)
@@ -504,10 +511,9 @@ fn on_linux(
     plan: &Plan,
     workspace: &Workspace,
     built: &Built,
-    kernel: Option<&Path>,
+    kernel: &Path,
     filter: Option<&str>,
 ) -> Result<Vec<linux::Measured>> {
-    let kernel = linux::kernel(kernel, &workspace.target.join("linux"))?;
     let initramfs = workspace.guest_target().join("initramfs.cpio");
     linux::write_initramfs(&initramfs, PROGRAM, program(built)?)?;
     // The program itself skips what needs the control call. Few rows may be named: Linux passes 32 words on.
@@ -526,7 +532,7 @@ fn on_linux(
             cpu: linux::CPU.to_owned(),
             memory: plan.machine.memory.max(512),
             boot: Boot {
-                kernel: kernel.clone(),
+                kernel: kernel.to_owned(),
                 archive: Some(initramfs.clone()),
                 append: linux::command_line(setting, PROGRAM, &arguments),
             },
@@ -640,6 +646,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         });
     }
     let rows = chosen(args)?;
+    if args.rows {
+        let rows = if args.filter.is_some() {
+            rows
+        } else {
+            ROWS.iter().collect()
+        };
+        for row in rows {
+            println!("{}", row.name);
+        }
+        return Ok(());
+    }
     let workspace = Workspace::find()?;
     let mut setup = Setup::new(&workspace);
     let qemu: Qemu = setup.require_qemu()?;
@@ -656,6 +673,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .map(|path| Baseline::read(path, &cpu))
         .transpose()?;
     let costs = args.model.as_deref().map(Model::read).transpose()?;
+    let kernel = match &args.linux {
+        Some(given) => Some(linux::kernel(given.as_deref(), &workspace.target.join("linux"))?),
+        None => None,
+    };
     let built = build::build(&workspace, &mut setup, args.profile)?;
     let (mut code, recorder) = read_code(&built)?;
 
@@ -743,8 +764,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         growth: Vec::new(),
         host: host.as_ref().map(|(host, _)| host.clone()),
     };
-    if let Some(kernel) = &args.linux {
-        report.linux = on_linux(&plan, &workspace, &built, kernel.as_deref(), args.filter.as_deref())?;
+    if let Some(kernel) = &kernel {
+        report.linux = on_linux(&plan, &workspace, &built, kernel, args.filter.as_deref())?;
     }
     let mut problems = Vec::new();
     for row in &rows {

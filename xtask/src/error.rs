@@ -89,3 +89,31 @@ impl Error {
 
 /// Shorthand for results of this program.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// The few names that are most like what was given.
+pub(crate) fn closest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    /// As many as one reads.
+    const MOST: usize = 4;
+    let mut names: Vec<(f64, &str)> = names.map(|name| (strsim::jaro_winkler(given, name), name)).collect();
+    names.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    names.into_iter().take(MOST).map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_names_come_first_and_are_few() {
+        let names = [
+            "pipe/self",
+            "syscall/null/full",
+            "syscall/getppid",
+            "base/wrmsr",
+            "fault/floor",
+        ];
+        let near = closest("syscal/null", names.into_iter());
+        assert_eq!(near[0], "syscall/null/full");
+        assert_eq!(near.len(), 4);
+    }
+}

@@ -94,8 +94,11 @@ fn dispatch(cli: &Cli) -> Result<()> {
     }
 }
 
-/// clap's complaint in one line, with the place where help is.
-fn usage_line(error: &clap::Error) -> String {
+/// clap's complaint in one line, with the place where help is: that of the verb, if there is one.
+fn usage_line(error: &clap::Error, verb: Option<&str>) -> String {
+    use clap::CommandFactory;
+    let verb = verb.filter(|verb| Cli::command().find_subcommand(verb).is_some());
+    let help = verb.map_or_else(|| "--help".to_owned(), |verb| format!("{verb} --help"));
     let text = error.render().to_string();
     let parts: Vec<String> = text
         .split("\n\n")
@@ -103,7 +106,7 @@ fn usage_line(error: &clap::Error) -> String {
         .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|part| !part.is_empty())
         .collect();
-    format!("{}; see `cargo xtask --help`", parts.join("; "))
+    format!("{}; see `cargo xtask {help}`", parts.join("; "))
 }
 
 /// Ends this program when nobody reads what it prints any more, which `println!` takes for a panic.
@@ -139,7 +142,7 @@ fn main() -> ExitCode {
                     ExitCode::from(2)
                 }
                 _ => {
-                    eprintln!("{}", usage_line(&error));
+                    eprintln!("{}", usage_line(&error, std::env::args().nth(1).as_deref()));
                     ExitCode::from(2)
                 }
             };
@@ -183,9 +186,16 @@ mod tests {
     }
 
     #[test]
+    fn unknown_option_points_to_the_help_of_its_verb() {
+        let error = Cli::try_parse_from(["xtask", "run", "--cpus"]).unwrap_err();
+        let line = usage_line(&error, Some("run"));
+        assert!(line.ends_with("; see `cargo xtask run --help`"), "{line}");
+    }
+
+    #[test]
     fn unknown_verb_gives_one_line_with_the_remedy() {
         let error = Cli::try_parse_from(["xtask", "bnech"]).unwrap_err();
-        let line = usage_line(&error);
+        let line = usage_line(&error, Some("bnech"));
         assert!(!line.contains('\n'), "{line}");
         assert_eq!(
             line,

@@ -14,6 +14,9 @@ use crate::workspace::Workspace;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Standard output has what the guest prints. The status is 0 when the program ends with 0, else 1.
+For example: `cargo xtask run --program crash -- ud2`")]
 pub(crate) struct Args {
     /// Program to run as process 1: a name from example-os/user, or the path of a static ELF64 file
     #[arg(long, default_value = "init", value_name = "NAME|PATH")]

@@ -51,7 +51,8 @@ fn boots_in_bochs(image: &str) -> bool {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Images boot on an Intel and on an AMD model of QEMU, those of entry and exit also on both of Bochs,
-some on one without SMAP; with --cpu only on that one of QEMU.
+some on one without SMAP; with --cpu only on that one of QEMU. The disc of `iso` boots by BIOS, by
+UEFI and in Bochs.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {
     /// Only tests whose name contains this; the name of an image boots that one, and runs nothing else

@@ -133,6 +133,8 @@ pub(crate) fn prepare_file(path: &Path) -> Result<Option<tempfile::NamedTempFile
         Ok(found) if !found.is_file() => return Ok(None),
         _ => {}
     }
+    // The system's own words, which the next step would lose.
+    fs::metadata(directory).map_err(|source| not_written(path, source))?;
     tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o666))
         .tempfile_in(directory)
@@ -207,6 +209,10 @@ mod tests {
     #[test]
     fn names_the_file_it_cannot_write() {
         let error = write_whole(Path::new("/nonexistent/out.json"), b"x").unwrap_err();
-        assert!(error.to_string().starts_with("cannot write /nonexistent/out.json: "));
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot write /nonexistent/out.json: No such file or directory ")
+        );
     }
 }
