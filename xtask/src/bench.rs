@@ -330,7 +330,7 @@ fn see(repeat: &Repeat, stretches: &[trace::Stretch], code: &Code) -> std::resul
 fn broken_promises(row: &Row, events: &[Ratio; Event::ALL.len()]) -> Vec<String> {
     row.promise
         .iter()
-        .filter_map(|&(event, promised)| {
+        .filter_map(|(event, promised)| {
             let found = events[event as usize];
             (found != Ratio::whole(promised))
                 .then(|| format!("{found} {} in an operation, promised {promised}", event.name()))

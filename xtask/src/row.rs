@@ -22,8 +22,8 @@ pub(crate) struct Row {
     pub(crate) target: Option<u32>,
     /// Linux beside it.
     pub(crate) linux: Option<Linux>,
-    /// Exact number of events in each operation. An event that is not named is only reported.
-    pub(crate) promise: &'static [(Event, u32)],
+    /// What happens in each operation.
+    pub(crate) promise: Promise,
     /// Whether each round maps another page, and so every 512th another page table.
     pub(crate) maps_pages: bool,
     /// Whether it is run only when asked for by name: its instructions are those of a row that is run anyway, and only its
@@ -31,610 +31,264 @@ pub(crate) struct Row {
     pub(crate) on_request: bool,
 }
 
-const fn linux(lean: u32, default: u32) -> Option<Linux> {
-    Some(Linux { lean, default })
+/// Exact number of events in each operation. An event of which nothing is said is only reported.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Promise([Option<u32>; Event::ALL.len()]);
+
+impl Promise {
+    /// The same, with so many of an event.
+    const fn with(mut self, event: Event, count: u32) -> Self {
+        self.0[event as usize] = Some(count);
+        self
+    }
+
+    /// What is promised of each event of which anything is.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Event, u32)> {
+        let all = Event::ALL.into_iter().zip(self.0);
+        all.filter_map(|(event, count)| Some((event, count?)))
+    }
 }
 
-/// Entered by SYSCALL and left by SYSRET, nothing else in between.
-const BY_SYSRET: &[(Event, u32)] = &[
-    (Event::Sysret, 1),
-    (Event::Iret, 0),
-    (Event::Fault, 0),
-    (Event::Interrupt, 0),
-    (Event::Switch, 0),
-];
+impl Row {
+    const fn seed(mut self, seed: &'static str) -> Self {
+        self.seed = Some(seed);
+        self
+    }
 
-/// As [`BY_SYSRET`], with CLI and POPF around each of two transitions.
-const BY_SYSRET_WITH_SAVED_FLAG: &[(Event, u32)] = &[
-    (Event::InterruptFlag, 4),
-    (Event::Sysret, 1),
-    (Event::Iret, 0),
-    (Event::Fault, 0),
-    (Event::Interrupt, 0),
-    (Event::Switch, 0),
-];
+    const fn at_most(mut self, instructions: u32) -> Self {
+        self.target = Some(instructions);
+        self
+    }
 
-/// As [`BY_SYSRET`], with the interrupt flag as SYSCALL left it.
-const BY_SYSRET_WITH_FLAG_UNTOUCHED: &[(Event, u32)] = &[
-    (Event::InterruptFlag, 0),
-    (Event::Sysret, 1),
-    (Event::Iret, 0),
-    (Event::Fault, 0),
-    (Event::Interrupt, 0),
-    (Event::Switch, 0),
-];
+    const fn beside(mut self, lean: u32, default: u32) -> Self {
+        self.linux = Some(Linux { lean, default });
+        self
+    }
 
-/// A hop of a ring whose processes enter by SYSENTER: one to write, one to read.
-const fn hop(wrmsrs: u32) -> [(Event, u32); 7] {
-    [
-        (Event::Switch, 1),
-        (Event::Sysenter, 2),
-        (Event::Sysret, 2),
-        (Event::Wrmsr, wrmsrs),
-        (Event::Iret, 0),
-        (Event::Fault, 0),
-        (Event::Interrupt, 0),
-    ]
+    const fn maps_pages(mut self) -> Self {
+        self.maps_pages = true;
+        self
+    }
+
+    const fn on_request(mut self) -> Self {
+        self.on_request = true;
+        self
+    }
 }
 
-/// The switch writes the stack's register.
-const BY_WRMSR: &[(Event, u32)] = &hop(1);
-/// It does not.
-const WITHOUT_WRMSR: &[(Event, u32)] = &hop(0);
-
-const fn ring(name: &'static str, linux: Option<Linux>, promise: &'static [(Event, u32)]) -> Row {
+const fn row(name: &'static str, promise: Promise) -> Row {
     Row {
         name,
-        seed: Some("002"),
-        target: Some(600),
-        linux,
+        seed: None,
+        target: None,
+        linux: None,
         promise,
         maps_pages: false,
-        // Memory is read by instructions that are no part of the hop.
-        on_request: linux.is_none(),
+        on_request: false,
     }
+}
+
+/// No way to leave the kernel, and nothing in between.
+const NOTHING: Promise = Promise([None; Event::ALL.len()])
+    .with(Event::Sysret, 0)
+    .with(Event::Iret, 0)
+    .with(Event::Fault, 0)
+    .with(Event::Interrupt, 0)
+    .with(Event::Switch, 0);
+/// Left by SYSRET.
+const BY_SYSRET: Promise = NOTHING.with(Event::Sysret, 1);
+/// As [`BY_SYSRET`], with CLI and POPF around each of two transitions.
+const BY_SYSRET_WITH_SAVED_FLAG: Promise = BY_SYSRET.with(Event::InterruptFlag, 4);
+/// As [`BY_SYSRET`], with the interrupt flag as SYSCALL left it.
+const BY_SYSRET_WITH_FLAG_UNTOUCHED: Promise = BY_SYSRET.with(Event::InterruptFlag, 0);
+/// Left by IRET.
+const BY_IRET: Promise = NOTHING.with(Event::Iret, 1);
+/// An exception, left by IRET.
+const FAULT_BY_IRET: Promise = BY_IRET.with(Event::Fault, 1);
+/// An interrupt, left by IRET.
+const INTERRUPT_BY_IRET: Promise = BY_IRET.with(Event::Interrupt, 1);
+/// An exception, left by SYSRET.
+const FAULT_BY_SYSRET: Promise = BY_SYSRET.with(Event::Fault, 1);
+
+/// A hop of a ring whose processes enter by SYSENTER: one to write, one to read.
+const HOP: Promise = NOTHING
+    .with(Event::Switch, 1)
+    .with(Event::Sysenter, 2)
+    .with(Event::Sysret, 2);
+/// The switch writes the stack's register.
+const BY_WRMSR: Promise = HOP.with(Event::Wrmsr, 1);
+/// It does not.
+const WITHOUT_WRMSR: Promise = HOP.with(Event::Wrmsr, 0);
+
+/// A row whose memory, if any, is read by instructions that are no part of the hop.
+const fn ring(name: &'static str, promise: Promise) -> Row {
+    row(name, promise).seed("002").at_most(600)
 }
 
 /// A call in protected mode.
-const fn protected_call(stack_loads: u32) -> [(Event, u32); 10] {
-    [
-        (Event::Sysenter, 1),
-        (Event::Sysexit, 1),
-        (Event::StackLoad, stack_loads),
-        (Event::Wrmsr, 0),
-        (Event::Cr3, 0),
-        (Event::Sysret, 0),
-        (Event::Iret, 0),
-        (Event::Fault, 0),
-        (Event::Interrupt, 0),
-        (Event::Switch, 0),
-    ]
-}
-
+const PROTECTED_CALL: Promise = NOTHING
+    .with(Event::Sysenter, 1)
+    .with(Event::Sysexit, 1)
+    .with(Event::Wrmsr, 0)
+    .with(Event::Cr3, 0);
 /// SYSENTER finds the stack in its register.
-const PROTECTED_DIRECT: &[(Event, u32)] = &protected_call(0);
+const PROTECTED_DIRECT: Promise = PROTECTED_CALL.with(Event::StackLoad, 0);
 /// The trampoline loads it.
-const PROTECTED_LOADED: &[(Event, u32)] = &protected_call(1);
+const PROTECTED_LOADED: Promise = PROTECTED_CALL.with(Event::StackLoad, 1);
 
 /// A hop of two tasks in protected mode.
-const fn protected_hop(wrmsrs: u32, stack_loads: u32) -> [(Event, u32); 10] {
-    [
-        (Event::Switch, 1),
-        (Event::Sysenter, 1),
-        (Event::Sysexit, 1),
-        (Event::Wrmsr, wrmsrs),
-        (Event::Cr3, 1),
-        (Event::StackLoad, stack_loads),
-        (Event::Sysret, 0),
-        (Event::Iret, 0),
-        (Event::Fault, 0),
-        (Event::Interrupt, 0),
-    ]
-}
-
+const PROTECTED_HOP: Promise = PROTECTED_CALL.with(Event::Switch, 1).with(Event::Cr3, 1);
 /// The switch writes two registers and loads the other task's ESP.
-const PROTECTED_BY_WRMSR: &[(Event, u32)] = &protected_hop(2, 1);
+const PROTECTED_BY_WRMSR: Promise = PROTECTED_HOP.with(Event::Wrmsr, 2).with(Event::StackLoad, 1);
 /// Each entry loads ESP, and the switch the other task's.
-const PROTECTED_BY_TRAMPOLINE: &[(Event, u32)] = &protected_hop(0, 2);
-
-const fn legacy(name: &'static str, promise: &'static [(Event, u32)], target: Option<u32>, on_request: bool) -> Row {
-    Row {
-        name,
-        seed: Some("002"),
-        target,
-        linux: None,
-        promise,
-        maps_pages: false,
-        on_request,
-    }
-}
+const PROTECTED_BY_TRAMPOLINE: Promise = PROTECTED_HOP.with(Event::StackLoad, 2);
 
 /// Every row, in the order of the report.
 pub(crate) const ROWS: &[Row] = &[
-    Row {
-        name: "syscall/null/full",
-        seed: Some("003"),
-        target: Some(64),
-        linux: linux(194, 221),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/iret",
-        seed: Some("000"),
-        target: Some(66),
-        linux: None,
-        promise: &[
-            (Event::Sysret, 0),
-            (Event::Iret, 1),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/floor",
-        seed: None,
-        target: Some(8),
-        linux: None,
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/lean",
-        seed: Some("003"),
-        target: Some(36),
-        linux: linux(194, 221),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/full-clear",
-        seed: Some("003"),
-        target: Some(78),
-        linux: linux(194, 221),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/kpti",
-        seed: None,
-        target: Some(74),
-        linux: linux(194, 221),
-        promise: &[
-            (Event::Sysret, 1),
-            (Event::Cr3, 2),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/int80",
-        seed: None,
-        target: Some(66),
-        linux: None,
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "sysenter/null/64",
-        seed: Some("002"),
-        target: Some(72),
-        linux: linux(194, 221),
-        promise: &[
-            (Event::Sysenter, 1),
-            (Event::Sysret, 1),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/null/irqs-on",
-        seed: Some("003"),
-        target: Some(64),
-        linux: linux(194, 221),
-        promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "syscall/getppid",
-        seed: None,
-        target: Some(105),
-        linux: linux(308, 341),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "fault/zero-page/iret",
-        seed: Some("000"),
-        target: Some(240),
-        linux: linux(1125, 1254),
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: true,
-        on_request: false,
-    },
-    Row {
-        name: "fault/zero-page/sysret-dead",
-        seed: Some("000"),
-        target: Some(260),
-        linux: linux(1125, 1254),
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Sysret, 1),
-            (Event::Iret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: true,
-        on_request: false,
-    },
-    Row {
-        name: "fault/zero-page/sysret-landing",
-        seed: Some("000"),
-        target: Some(310),
-        linux: linux(1125, 1254),
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Sysret, 1),
-            (Event::Iret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: true,
-        on_request: false,
-    },
-    Row {
-        name: "exception/user",
-        seed: None,
-        target: Some(72),
-        linux: None,
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "exception/kernel",
-        seed: None,
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "fault/floor",
-        seed: Some("000"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::Fault, 1),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 0),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "interrupt/user",
-        seed: None,
-        target: Some(75),
-        linux: linux(2543, 2635),
-        promise: &[
-            (Event::Fault, 0),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 1),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "interrupt/user/irqs-on",
-        seed: Some("003"),
-        target: Some(87),
-        linux: linux(2543, 2635),
-        promise: &[
-            (Event::Fault, 0),
-            (Event::Iret, 1),
-            (Event::Sysret, 0),
-            (Event::Interrupt, 1),
-            (Event::Switch, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "switch/yield/2p",
-        seed: Some("002"),
-        target: Some(240),
-        linux: linux(1940, 2080),
-        promise: &[
-            (Event::Switch, 1),
-            (Event::Sysret, 1),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "switch/pipe/2p-0k/syscall",
-        seed: Some("002"),
-        target: Some(600),
-        linux: linux(5871, 6341),
-        promise: &[
-            (Event::Switch, 1),
-            (Event::Sysret, 2),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    ring("switch/pipe/2p-0k/wrmsr", linux(5871, 6341), BY_WRMSR),
-    ring("switch/pipe/2p-0k/trampoline", linux(5871, 6341), WITHOUT_WRMSR),
-    ring("switch/pipe/2p-0k/tss", linux(5871, 6341), WITHOUT_WRMSR),
-    ring("switch/pipe/2p-16k/wrmsr", None, BY_WRMSR),
-    ring("switch/pipe/2p-16k/trampoline", None, WITHOUT_WRMSR),
-    ring("switch/pipe/2p-16k/tss", None, WITHOUT_WRMSR),
-    ring("switch/pipe/2p-64k/wrmsr", None, BY_WRMSR),
-    ring("switch/pipe/2p-64k/trampoline", None, WITHOUT_WRMSR),
-    ring("switch/pipe/2p-64k/tss", None, WITHOUT_WRMSR),
-    ring("switch/pipe/8p-16k/wrmsr", None, BY_WRMSR),
-    ring("switch/pipe/8p-16k/trampoline", None, WITHOUT_WRMSR),
-    ring("switch/pipe/8p-16k/tss", None, WITHOUT_WRMSR),
-    ring("switch/pipe/8p-64k/wrmsr", None, BY_WRMSR),
-    ring("switch/pipe/8p-64k/trampoline", None, WITHOUT_WRMSR),
-    ring("switch/pipe/8p-64k/tss", None, WITHOUT_WRMSR),
-    ring("switch/pipe/16p-16k/wrmsr", None, BY_WRMSR),
-    ring("switch/pipe/16p-16k/trampoline", None, WITHOUT_WRMSR),
-    ring("switch/pipe/16p-16k/tss", None, WITHOUT_WRMSR),
-    ring("switch/pipe/16p-64k/wrmsr", None, BY_WRMSR),
-    ring("switch/pipe/16p-64k/trampoline", None, WITHOUT_WRMSR),
-    ring("switch/pipe/16p-64k/tss", None, WITHOUT_WRMSR),
-    legacy("legacy32/sysenter/null/direct", PROTECTED_DIRECT, Some(8), false),
-    legacy("legacy32/sysenter/null/trampoline", PROTECTED_LOADED, Some(10), false),
-    legacy("legacy32/switch/wrmsr", PROTECTED_BY_WRMSR, None, false),
-    legacy("legacy32/switch/trampoline", PROTECTED_BY_TRAMPOLINE, None, false),
-    legacy("legacy32/switch/16k/wrmsr", PROTECTED_BY_WRMSR, None, true),
-    legacy("legacy32/switch/16k/trampoline", PROTECTED_BY_TRAMPOLINE, None, true),
-    legacy("legacy32/switch/64k/wrmsr", PROTECTED_BY_WRMSR, None, true),
-    legacy("legacy32/switch/64k/trampoline", PROTECTED_BY_TRAMPOLINE, None, true),
-    Row {
-        name: "wrmsr/sysenter-esp",
-        seed: Some("002"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::Wrmsr, 1),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "base/wrmsr",
-        seed: Some("002"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::Wrmsr, 2),
-            (Event::Swapgs, 0),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "base/wrfsbase",
-        seed: Some("002"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::Wrmsr, 0),
-            (Event::Swapgs, 2),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "tracking/null/off",
-        seed: Some("004"),
-        target: Some(64),
-        linux: linux(194, 221),
-        promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "tracking/null/irqsave",
-        seed: Some("004"),
-        target: None,
-        linux: None,
-        promise: BY_SYSRET_WITH_SAVED_FLAG,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "tracking/null/irqsoff",
-        seed: Some("004"),
-        target: Some(72),
-        linux: None,
-        promise: BY_SYSRET_WITH_FLAG_UNTOUCHED,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "tracking/kill-winch/off",
-        seed: Some("004"),
-        target: Some(180),
-        linux: linux(1050, 1407),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "tracking/kill-winch/irqsave",
-        seed: Some("004"),
-        target: Some(180),
-        linux: linux(1050, 1407),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "tracking/kill-winch/irqsoff",
-        seed: Some("004"),
-        target: Some(180),
-        linux: linux(1050, 1407),
-        promise: BY_SYSRET,
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "irqflag/simulation/toggled",
-        seed: Some("003"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::InterruptFlag, 4),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "irqflag/simulation/untouched",
-        seed: Some("003"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::InterruptFlag, 0),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "irqflag/simulation/ring3-toggled",
-        seed: Some("003"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::InterruptFlag, 4),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "irqflag/simulation/ring3-untouched",
-        seed: Some("003"),
-        target: None,
-        linux: None,
-        promise: &[
-            (Event::InterruptFlag, 0),
-            (Event::Sysret, 0),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "pipe/latency",
-        seed: Some("002"),
-        target: Some(1200),
-        linux: linux(11742, 12682),
-        promise: &[
-            (Event::Switch, 2),
-            (Event::Sysret, 4),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
-    Row {
-        name: "pipe/self",
-        seed: Some("002"),
-        target: None,
-        linux: linux(2065, 2386),
-        promise: &[
-            (Event::Switch, 0),
-            (Event::Sysret, 2),
-            (Event::Iret, 0),
-            (Event::Fault, 0),
-            (Event::Interrupt, 0),
-        ],
-        maps_pages: false,
-        on_request: false,
-    },
+    row("syscall/null/full", BY_SYSRET)
+        .seed("003")
+        .at_most(64)
+        .beside(194, 221),
+    row("syscall/null/iret", BY_IRET).seed("000").at_most(66),
+    row("syscall/null/floor", BY_SYSRET).at_most(8),
+    row("syscall/null/lean", BY_SYSRET)
+        .seed("003")
+        .at_most(36)
+        .beside(194, 221),
+    row("syscall/null/full-clear", BY_SYSRET)
+        .seed("003")
+        .at_most(78)
+        .beside(194, 221),
+    row("syscall/null/kpti", BY_SYSRET.with(Event::Cr3, 2))
+        .at_most(74)
+        .beside(194, 221),
+    row("syscall/null/int80", FAULT_BY_IRET).at_most(66),
+    row("sysenter/null/64", BY_SYSRET.with(Event::Sysenter, 1))
+        .seed("002")
+        .at_most(72)
+        .beside(194, 221),
+    row("syscall/null/irqs-on", BY_SYSRET_WITH_FLAG_UNTOUCHED)
+        .seed("003")
+        .at_most(64)
+        .beside(194, 221),
+    row("syscall/getppid", BY_SYSRET).at_most(105).beside(308, 341),
+    row("fault/zero-page/iret", FAULT_BY_IRET)
+        .seed("000")
+        .at_most(240)
+        .beside(1125, 1254)
+        .maps_pages(),
+    row("fault/zero-page/sysret-dead", FAULT_BY_SYSRET)
+        .seed("000")
+        .at_most(260)
+        .beside(1125, 1254)
+        .maps_pages(),
+    row("fault/zero-page/sysret-landing", FAULT_BY_SYSRET)
+        .seed("000")
+        .at_most(310)
+        .beside(1125, 1254)
+        .maps_pages(),
+    row("exception/user", FAULT_BY_IRET).at_most(72),
+    row("exception/kernel", FAULT_BY_IRET),
+    row("fault/floor", FAULT_BY_IRET).seed("000"),
+    row("interrupt/user", INTERRUPT_BY_IRET).at_most(75).beside(2543, 2635),
+    row("interrupt/user/irqs-on", INTERRUPT_BY_IRET)
+        .seed("003")
+        .at_most(87)
+        .beside(2543, 2635),
+    row("switch/yield/2p", BY_SYSRET.with(Event::Switch, 1))
+        .seed("002")
+        .at_most(240)
+        .beside(1940, 2080),
+    row(
+        "switch/pipe/2p-0k/syscall",
+        NOTHING.with(Event::Switch, 1).with(Event::Sysret, 2),
+    )
+    .seed("002")
+    .at_most(600)
+    .beside(5871, 6341),
+    ring("switch/pipe/2p-0k/wrmsr", BY_WRMSR).beside(5871, 6341),
+    ring("switch/pipe/2p-0k/trampoline", WITHOUT_WRMSR).beside(5871, 6341),
+    ring("switch/pipe/2p-0k/tss", WITHOUT_WRMSR).beside(5871, 6341),
+    ring("switch/pipe/2p-16k/wrmsr", BY_WRMSR).on_request(),
+    ring("switch/pipe/2p-16k/trampoline", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/2p-16k/tss", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/2p-64k/wrmsr", BY_WRMSR).on_request(),
+    ring("switch/pipe/2p-64k/trampoline", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/2p-64k/tss", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/8p-16k/wrmsr", BY_WRMSR).on_request(),
+    ring("switch/pipe/8p-16k/trampoline", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/8p-16k/tss", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/8p-64k/wrmsr", BY_WRMSR).on_request(),
+    ring("switch/pipe/8p-64k/trampoline", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/8p-64k/tss", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/16p-16k/wrmsr", BY_WRMSR).on_request(),
+    ring("switch/pipe/16p-16k/trampoline", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/16p-16k/tss", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/16p-64k/wrmsr", BY_WRMSR).on_request(),
+    ring("switch/pipe/16p-64k/trampoline", WITHOUT_WRMSR).on_request(),
+    ring("switch/pipe/16p-64k/tss", WITHOUT_WRMSR).on_request(),
+    row("legacy32/sysenter/null/direct", PROTECTED_DIRECT)
+        .seed("002")
+        .at_most(8),
+    row("legacy32/sysenter/null/trampoline", PROTECTED_LOADED)
+        .seed("002")
+        .at_most(10),
+    row("legacy32/switch/wrmsr", PROTECTED_BY_WRMSR).seed("002"),
+    row("legacy32/switch/trampoline", PROTECTED_BY_TRAMPOLINE).seed("002"),
+    row("legacy32/switch/16k/wrmsr", PROTECTED_BY_WRMSR)
+        .seed("002")
+        .on_request(),
+    row("legacy32/switch/16k/trampoline", PROTECTED_BY_TRAMPOLINE)
+        .seed("002")
+        .on_request(),
+    row("legacy32/switch/64k/wrmsr", PROTECTED_BY_WRMSR)
+        .seed("002")
+        .on_request(),
+    row("legacy32/switch/64k/trampoline", PROTECTED_BY_TRAMPOLINE)
+        .seed("002")
+        .on_request(),
+    row("wrmsr/sysenter-esp", NOTHING.with(Event::Wrmsr, 1)).seed("002"),
+    row("base/wrmsr", NOTHING.with(Event::Wrmsr, 2).with(Event::Swapgs, 0)).seed("002"),
+    row("base/wrfsbase", NOTHING.with(Event::Swapgs, 2).with(Event::Wrmsr, 0)).seed("002"),
+    row("tracking/null/off", BY_SYSRET_WITH_FLAG_UNTOUCHED)
+        .seed("004")
+        .at_most(64)
+        .beside(194, 221),
+    row("tracking/null/irqsave", BY_SYSRET_WITH_SAVED_FLAG).seed("004"),
+    row("tracking/null/irqsoff", BY_SYSRET_WITH_FLAG_UNTOUCHED)
+        .seed("004")
+        .at_most(72),
+    row("tracking/kill-winch/off", BY_SYSRET)
+        .seed("004")
+        .at_most(180)
+        .beside(1050, 1407),
+    row("tracking/kill-winch/irqsave", BY_SYSRET)
+        .seed("004")
+        .at_most(180)
+        .beside(1050, 1407),
+    row("tracking/kill-winch/irqsoff", BY_SYSRET)
+        .seed("004")
+        .at_most(180)
+        .beside(1050, 1407),
+    row("irqflag/simulation/toggled", NOTHING.with(Event::InterruptFlag, 4)).seed("003"),
+    row("irqflag/simulation/untouched", NOTHING.with(Event::InterruptFlag, 0)).seed("003"),
+    row(
+        "irqflag/simulation/ring3-toggled",
+        NOTHING.with(Event::InterruptFlag, 4),
+    )
+    .seed("003"),
+    row(
+        "irqflag/simulation/ring3-untouched",
+        NOTHING.with(Event::InterruptFlag, 0),
+    )
+    .seed("003"),
+    row("pipe/latency", NOTHING.with(Event::Switch, 2).with(Event::Sysret, 4))
+        .seed("002")
+        .at_most(1200)
+        .beside(11742, 12682),
+    row("pipe/self", NOTHING.with(Event::Sysret, 2))
+        .seed("002")
+        .beside(2065, 2386),
 ];
 
 /// The row of this name.
@@ -663,7 +317,7 @@ mod tests {
         for row in ROWS {
             for event in [Event::Sysret, Event::Iret, Event::Fault] {
                 assert!(
-                    row.promise.iter().any(|(named, _)| *named == event),
+                    row.promise.iter().any(|(named, _)| named == event),
                     "{} says nothing about {event:?}",
                     row.name
                 );
