@@ -966,8 +966,8 @@ mod tests {
         assert_eq!(
             failures(GOOD, GOOD, seen),
             [
-                "0 sysret in an operation, promised 1",
-                "1 iret in an operation, promised 0"
+                "1 iret in an operation, promised 0",
+                "0 sysret in an operation, promised 1"
             ]
         );
     }
