@@ -13,7 +13,7 @@
 //!
 //! There is no unwinding. A test that ends in an unexpected panic ends the boot, and so does one that is *expected* to
 //! panic; the runner on the host boots the image again with `from=K` on the command line, K being the number of the next
-//! test. `only=TEXT` selects the tests whose name contains the text.
+//! test. `only=TEXT` selects the tests whose name contains the text; `long` asks for the long form of those that have one.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -90,6 +90,18 @@ macro_rules! skip {
         $crate::harness::skip($reason);
         return;
     }};
+}
+
+/// Whether the long form of tests was asked for.
+#[must_use]
+pub fn is_long() -> bool {
+    boot::info().command_line.split(' ').any(|word| word == "long")
+}
+
+/// How often a storm is raised.
+#[must_use]
+pub fn rounds() -> u32 {
+    if is_long() { 10 } else { 1 }
 }
 
 /// Runs the tests of one image, and ends the machine.

@@ -29,13 +29,14 @@ mod registers;
 pub mod stub;
 mod victim;
 
+use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
-use entry_core::IrqOff;
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register};
+use entry_core::{IrqOff, windows};
 
 use self::exceptions::OWN_ENTRY;
-use self::handler::{EVENT_VECTOR, Phase, SHARED, SYSTEM_CALL_VECTOR, TIMER_VECTOR};
+use self::handler::{EVENT_VECTOR, Phase, SHARED, SYSTEM_CALL_VECTOR, Shared, TIMER_VECTOR};
 pub use self::listing::Listing;
 pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
 pub use self::victim::{Base, Event, Stack};
@@ -47,6 +48,7 @@ use crate::entry::sysenter::{Callee64, Way};
 use crate::entry::{self, OsKernel, PerCpu};
 use crate::harness::Suite;
 use crate::lock::{Guard, Lock};
+use crate::memory::USER_LIMIT;
 use crate::println;
 
 /// Where the archive has the boundaries of this image.
@@ -60,6 +62,9 @@ const MOST_ON_PATH: usize = 512;
 
 /// A program that sets TF before SYSENTER is stepped over at least so many instructions of the stub.
 const LEAST_STEPS: u32 = 8;
+
+/// Fewest interrupts of a sweep with the timer that say something, of either kind.
+const LEAST_INTERRUPTS: u32 = 10_000;
 
 /// Corrupt shots that are described; the others are counted.
 const MOST_DESCRIBED: u32 = 8;
@@ -80,8 +85,59 @@ pub struct Sweep {
     path_length: usize,
     corrupt: u32,
     shots: u32,
-    /// Timer interrupts that were let in.
-    interrupts: u32,
+    /// Timer interrupts that were let in during shots: with interrupts off at SYSCALL, and on.
+    tallies: [Tally; 2],
+    /// Whether the lower half of the injected interrupt takes another one.
+    nests: bool,
+}
+
+/// How many timer interrupts were let in, and where.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    in_windows: u32,
+    in_kernel: u32,
+    in_user_mode: u32,
+    nested: u32,
+}
+
+impl Tally {
+    /// Adds what arrived in a shot.
+    fn add(&mut self, shared: &Shared) {
+        if shared.during.count() == 0 {
+            return;
+        }
+        let place = shared.during.last();
+        if place < USER_LIMIT {
+            self.in_user_mode += 1;
+        } else if windows::find_irqs_on(place).is_some() {
+            self.in_windows += 1;
+        } else {
+            self.in_kernel += 1;
+        }
+        self.nested += shared.nested.count();
+    }
+
+    /// Those that were injected.
+    const fn total(&self) -> u32 {
+        self.in_windows + self.in_kernel + self.in_user_mode
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            in_windows,
+            in_kernel,
+            in_user_mode,
+            nested,
+        } = self;
+        let total = self.total();
+        write!(
+            f,
+            "{total} interrupts, {in_windows} in windows, {in_kernel} elsewhere in the kernel, {in_user_mode} in user mode; \
+             {nested} inside them"
+        )
+    }
 }
 
 /// What is done to the victim in a shot.
@@ -168,7 +224,8 @@ impl Sweep {
             path_length: 0,
             corrupt: 0,
             shots: 0,
-            interrupts: 0,
+            tallies: [Tally::default(); 2],
+            nests: false,
         }
     }
 
@@ -196,7 +253,7 @@ impl Sweep {
     pub fn run(&mut self, injector: Injector) -> bool {
         self.corrupt = 0;
         self.shots = 0;
-        self.interrupts = 0;
+        self.tallies = [Tally::default(); 2];
         for event in Event::ALL {
             if let Some(way) = event.sysenter_way() {
                 let cpu = PerCpu::current(&self.irq);
@@ -214,16 +271,36 @@ impl Sweep {
             }
         }
         println!(
-            "[sweep] injector={} shots={} interrupts={} corrupt={}",
+            "[sweep] injector={} shots={} corrupt={}",
             injector.name(),
             self.shots,
-            self.interrupts,
             self.corrupt
         );
         let rows = exceptions::rows(injector, !self.has_timer_nmi);
         let is_covered = self.stubs.report(injector, rows, self.corrupt);
-        let is_let_in = injector != Injector::Timer || self.stubs.report_delivered();
+        let is_let_in = injector != Injector::Timer || (self.stubs.report_delivered() & self.report_interrupts());
         is_covered && is_let_in && self.corrupt == 0
+    }
+
+    /// Sweeps with the timer, whose interrupts take another one each, where they have a lower half.
+    ///
+    /// Returns what [`Sweep::run`] does.
+    #[must_use]
+    pub fn run_nested(&mut self) -> bool {
+        self.nests = true;
+        entry::set_lower_half(Some(handler::take_another));
+        let is_good = self.run(Injector::Timer);
+        entry::set_lower_half(None);
+        self.nests = false;
+        is_good
+    }
+
+    /// Prints how many interrupts were let in, and where. Returns whether they are enough.
+    fn report_interrupts(&self) -> bool {
+        for (tally, name) in self.tallies.iter().zip(["off", "on"]) {
+            println!("[sweep] interrupts {name} at SYSCALL: {tally}");
+        }
+        self.tallies.iter().all(|tally| tally.total() >= LEAST_INTERRUPTS)
     }
 
     fn sweep(&mut self, injector: Injector, scene: Scene) {
@@ -375,7 +452,7 @@ impl Sweep {
         }
         shared.set_phase(Phase::Idle);
         self.shots += 1;
-        self.interrupts += SHARED.timers.count();
+        self.tallies[usize::from(event.has_irqs_on())].add(shared);
         self.judge(scene, injection, &start);
     }
 
@@ -398,6 +475,9 @@ impl Sweep {
         let is_place_good = timers == 0
             || !self.stubs.contains(place)
             || (scene.event.has_irqs_on() && self.stubs.lets_interrupts_in(place));
+        // One in a window has no lower half, and one that came too late has no need of it.
+        let takes_another = self.nests && shared.during.count() == 1 && windows::find_irqs_on(place).is_none();
+        let are_nested_good = shared.nested.count() == u32::from(takes_another);
         let is_work_done = shared.lost.count() == 0;
         let are_flags_good = shared.dirty.count() == 0;
         let is_base_good = shared.foreign.count() == 0;
@@ -410,6 +490,7 @@ impl Sweep {
             && is_memory_good
             && are_timers_good
             && is_place_good
+            && are_nested_good
             && is_work_done
             && are_flags_good
             && is_base_good
@@ -426,10 +507,11 @@ impl Sweep {
             seen.differences(&start.wanted)
         );
         println!(
-            "[sweep]   stack untouched {is_stack_good}, work done {is_work_done}, store seen {is_memory_good}, timer interrupts {} last at {:#x}, \
+            "[sweep]   stack untouched {is_stack_good}, work done {is_work_done}, store seen {is_memory_good}, timer interrupts {} last at {:#x} and {} inside, \
              flags left on {:#x}, foreign GS base {:#x}, events {}, failed returns {}",
             shared.timers.count(),
             shared.timers.last(),
+            shared.nested.count(),
             shared.dirty.last(),
             shared.foreign.last(),
             shared.events.count(),

@@ -13,8 +13,10 @@
 #[expect(dead_code, reason = "its programs run side by side")]
 mod program;
 
+use entry_core::IrqOff;
 use example_os::device::apic;
 use example_os::entry::{PerCpu, TIMER_VECTOR};
+use example_os::harness::rounds;
 use example_os::process::WaitStatus;
 use program::{Machine, program};
 
@@ -22,6 +24,12 @@ const FINE: WaitStatus = WaitStatus::exited(0);
 
 /// Nanoseconds between two interrupts of a storm: some hundred instructions.
 const PERIOD: u32 = 20_000;
+
+/// Interrupts, switches, and those of them in the middle of a system call.
+fn counts(irq: &IrqOff) -> [u64; 3] {
+    let cpu = PerCpu::current(irq);
+    [cpu.ticks(), cpu.switches(), cpu.preemptions()]
+}
 
 example_os::tests! { Machine;
     fn a_storm_of_interrupts_changes_nothing(machine) {
@@ -50,16 +58,18 @@ example_os::tests! { Machine;
             "mov ebx, 50000", "4:", "mov eax, 24", "syscall", "dec ebx", "jnz 4b",
             "xor edi, edi", "mov eax, 60", "syscall", "ud2",
         );
-        let programs = [irqs_on, yielding, plain, irqs_on].map(|code| machine.start(code));
-        let cpu = PerCpu::current(&machine.irq);
-        let (ticks, switches) = (cpu.ticks(), cpu.switches());
-        apic::timer_periodic(TIMER_VECTOR, PERIOD);
-        let ends = programs.map(|pid| machine.finish(pid));
-        apic::timer_stop();
-        let cpu = PerCpu::current(&machine.irq);
-        let (ticks, switches) = (cpu.ticks() - ticks, cpu.switches() - switches);
-        assert_eq!(ends, [Some(FINE); 4]);
-        assert!(ticks > 200 && switches > 1000, "{ticks} interrupts, {switches} switches");
-        example_os::println!("storm: {ticks} interrupts, {switches} switches");
+        for _ in 0..rounds() {
+            let before = counts(&machine.irq);
+            let programs = [irqs_on, yielding, plain, irqs_on].map(|code| machine.start(code));
+            apic::timer_periodic(TIMER_VECTOR, PERIOD);
+            let ends = programs.map(|pid| machine.finish(pid));
+            apic::timer_stop();
+            let after = counts(&machine.irq);
+            let [ticks, switches, preemptions] = core::array::from_fn(|index| after[index] - before[index]);
+            example_os::println!("storm: {ticks} interrupts, {switches} switches, {preemptions} in system calls");
+            assert_eq!(ends, [Some(FINE); 4]);
+            assert!(ticks > 200 && switches > 1000, "{ticks} interrupts, {switches} switches");
+            assert!(preemptions > 20, "{preemptions} switches in system calls");
+        }
     }
 }

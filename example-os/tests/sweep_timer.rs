@@ -7,10 +7,14 @@
 #![test_runner(example_os::harness::run)]
 #![reexport_test_harness_main = "test_main"]
 
+use example_os::harness::is_long;
 use example_os::sweep::{Injector, Sweep};
 
 example_os::tests! { Sweep;
     fn timer_interrupt_raised_at_every_boundary_changes_nothing(sweep) {
         assert!(sweep.run(Injector::Timer), "a boundary or a register is wrong, see above");
+        if is_long() {
+            assert!(sweep.run_nested(), "interrupts inside them change something, see above");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: host tests, then every test image in both emulators.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::ablate;
 use crate::bochs::{self, Bochs};
@@ -47,6 +48,9 @@ fn boots_in_bochs(image: &str) -> bool {
         .contains(&image)
 }
 
+/// How much more time the long form may take.
+const LONGER: u32 = 10;
+
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -66,6 +70,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "ablate")]
     bless: bool,
 
+    /// Sweeps and storms in their long form: with interrupts inside each other at every boundary, and ten times the storms
+    #[arg(long, conflicts_with = "ablate")]
+    long: bool,
+
     #[command(flatten)]
     machine: machine::Options,
 
@@ -81,9 +89,21 @@ impl Args {
             filter: None,
             ablate: None,
             bless: false,
+            long: false,
             machine,
             strict: true,
         }
+    }
+
+    /// How long an image may take.
+    const fn limit(&self) -> Duration {
+        let limit = self.machine.limit();
+        if self.long { limit.saturating_mul(LONGER) } else { limit }
+    }
+
+    /// The command line of an image.
+    fn command_line(&self, words: String) -> String {
+        if self.long { format!("{words} long") } else { words }
     }
 }
 
@@ -229,7 +249,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
         let boot = |append| Boot {
             kernel: kernel.clone(),
             archive: Some(archive.clone()),
-            append,
+            append: args.command_line(append),
         };
         for cpu in models.iter().chain(&plain) {
             let start = |append, on_line: &mut dyn FnMut(&str)| {
@@ -249,7 +269,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
                 if args.machine.verbose {
                     eprintln!("{}", shown(&machine.command()));
                 }
-                guest::boot(&machine, args.machine.limit(), &mut NoLog, on_line)
+                guest::boot(&machine, args.limit(), &mut NoLog, on_line)
             };
             counts.add(boot_test::run_image(&name, cpu, only, args.machine.verbose, &start)?);
         }
@@ -301,7 +321,7 @@ fn in_bochs(
     let (directory, verbose) = (workspace.guest_target(), args.machine.verbose);
     for cpu in bochs::MODELS {
         let start = |append, on_line: &mut dyn FnMut(&str)| {
-            bochs.boot(cpu, &boot(append), &directory, args.machine.limit(), verbose, on_line)
+            bochs.boot(cpu, &boot(append), &directory, args.limit(), verbose, on_line)
         };
         let model = format!("Bochs {cpu}");
         counts.add(boot_test::run_image(name, &model, only, verbose, &start)?);

@@ -18,6 +18,7 @@ use entry_core::{IrqOff, TrapFrame};
 
 use super::{LEGACY_SPURIOUS, PerCpu, TIMER_VECTOR, exception};
 use crate::device::apic;
+use crate::guard::guard;
 use crate::process::{current, scheduler};
 
 /// The vector of the timer while an experiment has it.
@@ -108,6 +109,8 @@ fn preempt(mut irq: IrqOff) -> IrqOff {
     }
     cpu.count_preemption();
     scheduler::schedule(&mut irq);
-    PerCpu::current(&irq).set_work_pending();
+    if guard!("preemption-keeps-work", true) {
+        PerCpu::current(&irq).set_work_pending();
+    }
     irq
 }

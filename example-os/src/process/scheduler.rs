@@ -18,6 +18,7 @@ use entry_core::IrqOff;
 use super::switch::switch_stacks;
 use super::{IDLE, PROCESSES, Process, segments};
 use crate::entry::PerCpu;
+use crate::guard::guard;
 use crate::syscall::Errno;
 
 /// A set of process slots.
@@ -106,10 +107,18 @@ pub fn schedule(irq: &mut IrqOff) {
     if core::ptr::eq(next, previous) {
         return;
     }
+    if !guard!("schedule-interrupts-off", true) {
+        // SAFETY: none: this is what the proof rules out, for the test that has to notice.
+        unsafe { asm!("sti") };
+    }
     if cpu.has_syscall_entry(next.context.syscall_entry.load(Ordering::Relaxed)) {
         switch(cpu, previous, next, irq);
     } else {
         switch_entry(cpu, previous, next, irq);
+    }
+    if !guard!("schedule-interrupts-off", true) {
+        // SAFETY: as above.
+        unsafe { asm!("cli") };
     }
 }
 

@@ -25,6 +25,9 @@ pub(super) const EVENT_VECTOR: u8 = 0xe2;
 /// The vector of the soft system call.
 pub(super) const SYSTEM_CALL_VECTOR: u8 = Vector::INT80.0;
 
+/// Vector of the interrupt inside the injected one.
+const NESTED_VECTOR: u8 = 0xe3;
+
 /// Length of UD2.
 const UD2_BYTES: u64 = 2;
 
@@ -96,6 +99,10 @@ pub(super) struct Shared {
     pub(super) breakpoints: Arrivals,
     pub(super) nmis: Arrivals,
     pub(super) timers: Arrivals,
+    /// Those of them that came before the victim's end.
+    pub(super) during: Arrivals,
+    /// Interrupts inside them.
+    pub(super) nested: Arrivals,
     /// Events of the victim.
     pub(super) events: Arrivals,
     /// #DB at no breakpoint: single steps, which the kernel itself recognises.
@@ -132,6 +139,8 @@ pub(super) static SHARED: Shared = Shared {
     breakpoints: Arrivals::new(),
     nmis: Arrivals::new(),
     timers: Arrivals::new(),
+    during: Arrivals::new(),
+    nested: Arrivals::new(),
     events: Arrivals::new(),
     steps: Arrivals::new(),
     returns: Arrivals::new(),
@@ -159,6 +168,8 @@ impl Shared {
             &self.breakpoints,
             &self.nmis,
             &self.timers,
+            &self.during,
+            &self.nested,
             &self.events,
             &self.steps,
             &self.returns,
@@ -228,9 +239,16 @@ pub(super) fn handle(frame: &mut TrapFrame) -> bool {
         TIMER_VECTOR if shared.is(Phase::Shot) || shared.is(Phase::Drain) => {
             apic::eoi();
             shared.timers.note(frame.rip());
-            if shared.is(Phase::Shot) && shared.sets_work.load(Relaxed) {
-                cpu().set_work_pending();
+            if shared.is(Phase::Shot) {
+                shared.during.note(frame.rip());
+                if shared.sets_work.load(Relaxed) {
+                    cpu().set_work_pending();
+                }
             }
+        }
+        NESTED_VECTOR if shared.is(Phase::Shot) => {
+            apic::eoi();
+            shared.nested.note(frame.rip());
         }
         EVENT_VECTOR | SYSTEM_CALL_VECTOR if shared.is(Phase::Shot) => {
             apic::eoi();
@@ -239,6 +257,25 @@ pub(super) fn handle(frame: &mut TrapFrame) -> bool {
         vector => return handle_exception(shared, Vector(vector), frame),
     }
     true
+}
+
+/// The lower half of the injected interrupt: takes another one, with interrupts on.
+pub(super) fn take_another(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    /// More instructions than that takes.
+    const PATIENCE: u32 = 1_000;
+    let shared = &SHARED;
+    if frame.vector() != TIMER_VECTOR || !shared.is(Phase::Shot) {
+        return irq;
+    }
+    let on = irq.enable();
+    apic::send_to_self(NESTED_VECTOR);
+    for _ in 0..PATIENCE {
+        if shared.nested.count() > 0 {
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    on.disable()
 }
 
 fn handle_exception(shared: &Shared, vector: Vector, frame: &mut TrapFrame) -> bool {
