@@ -203,14 +203,22 @@ fn clamp_under_speculation(number: u64) -> u64 {
     hidden
 }
 
-/// A call by SYSENTER is one by SYSCALL, and one of 32-bit code is another matter. What is left is INT 0x80 in 64-bit code, where
-/// Linux takes the numbers for i386's, and of which only the control call is offered: so it can be made whatever SYSCALL leads
-/// to.
+/// A call by SYSENTER is one by SYSCALL.
 #[cold]
 #[inline(never)]
 fn other_entry(frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    if frame.kind_word() == EntryKind::Sysenter64.word(0) {
+        return call(frame, irq);
+    }
+    other_call(frame, irq)
+}
+
+/// One of 32-bit code is another matter. What is left is INT 0x80 in 64-bit code, where Linux takes the numbers for i386's, and of
+/// which only the control call is offered: so it can be made whatever SYSCALL leads to.
+#[cold]
+#[inline(never)]
+fn other_call(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     match frame.entry_kind() {
-        Some(EntryKind::Sysenter64) => call(frame, irq),
         Some(EntryKind::Sysenter32 | EntryKind::Syscall32) => compat::call(frame, irq),
         _ if frame.cs() == code32() => compat::call(frame, irq),
         _ => beyond_table(frame, frame.rax(), irq),

@@ -364,7 +364,7 @@ impl Report {
             };
             let ratio = after.instructions.as_f64() / before.instructions.as_f64();
             lines.push_str(&format!(
-                "  {name:<18} {}, {} ({ratio:.2})\n",
+                "  {name:<20} {}, {} ({ratio:.2})\n",
                 before.instructions, after.instructions
             ));
         }
@@ -551,6 +551,22 @@ mod tests {
         for line in notes.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
+    }
+
+    #[test]
+    fn each_switch_stands_with_its_ratio_beside_seed_002() {
+        let mut report = report();
+        for measured in &mut report.rows {
+            let instructions = match measured.row.name {
+                "legacy32/switch/wrmsr" => 40,
+                "legacy32/switch/trampoline" => 30,
+                _ => 61,
+            };
+            measured.instructions = Ratio::whole(instructions);
+        }
+        let notes = report.notes();
+        assert!(notes.contains("  legacy32/switch      40, 30 (0.75)\n"), "{notes}");
+        assert!(notes.contains("  switch/pipe/2p-64k   61, 61 (1.00)\n"), "{notes}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Measures what an entry into the kernel and the way back cost, row by row.
 //!
-//! `bench [--table] [--interleaved] [--rounds N] [--repeats N] [ROW ...]`: without a ROW, all but those whose rounds are
+//! `bench [--table] [--interleaved] [--rounds N] [--repeats N] [ROW or ~PART ...]`: without a ROW, all but those whose rounds are
 //! mostly overhead, and those in a larger size; 4096 rounds and 3 repeats by default. It first says which
 //! machine CPUID shows, and measures loops of known length in
 //! ring 3 and, on example-os, in ring 0:
@@ -38,6 +38,14 @@ use rows::{Bench, Problem, ROWS};
 use table::MOST_REPEATS;
 
 user::program!(main);
+
+/// Whether a word of the command line names a row: whole, or `~` and a part of it.
+fn is_named(row: &rows::Row, word: &str) -> bool {
+    match word.strip_prefix('~') {
+        Some(part) => row.name.contains(part),
+        None => row.name == word,
+    }
+}
 
 fn main(args: Args) -> i32 {
     if sys::getpid() == 1 && !control::is_example_os() {
@@ -108,10 +116,10 @@ fn run(args: Args) -> i32 {
         if first_row >= args.count() {
             return !row.is_on_request();
         }
-        args.iter().skip(first_row).any(|wanted| wanted == row.name)
+        args.iter().skip(first_row).any(|wanted| is_named(row, wanted))
     };
     for wanted in args.iter().skip(first_row) {
-        if !ROWS.iter().any(|row| row.name == wanted) {
+        if !ROWS.iter().any(|row| is_named(row, wanted)) {
             println!("bench: no row `{wanted}`; there are:");
             for row in ROWS {
                 println!("bench:   {}", row.name);
