@@ -234,7 +234,7 @@ fn fault_exit(process: &Process, number: u64, irq: &IrqOff) -> Result<FaultExit,
 }
 
 /// Gives the process a landing page, in place of whatever is there. It goes with the address space.
-fn map_landing_page(process: &Process, irq: &IrqOff) -> Result<LandingPage, Errno> {
+pub(crate) fn map_landing_page(process: &Process, irq: &IrqOff) -> Result<LandingPage, Errno> {
     let mut space = process.space().lock(irq);
     let space = space.as_mut().ok_or(Errno::EINVAL)?;
     let protection = Protection::READ.union(Protection::EXECUTE);

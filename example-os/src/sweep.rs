@@ -16,6 +16,9 @@
 //! Events enter by SYSCALL, by SYSENTER with each way of loading the stack, through the IDT, and in ring 0. With TF set before
 //! SYSENTER the first two injectors meet a kernel that is single-stepped besides.
 //!
+//! The landing page, through which faults return, is user code of the kernel's making and swept like a stub: with all of these,
+//! and with page faults for want of the stack and of the page itself.
+//!
 //! The counts of the first two are instructions, so the machine's clock has to count those: QEMU with `-icount shift=0`,
 //! or Bochs. The list of boundaries comes from the archive ([`Listing`]); coverage is reported for each stub.
 //!
@@ -40,7 +43,7 @@ use self::handler::{EVENT_VECTOR, Phase, SHARED, SYSTEM_CALL_VECTOR, Shared, TIM
 pub use self::listing::Listing;
 pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
 pub use self::victim::{Base, Event, Stack};
-use self::victim::{Start, VECTORS, Victim};
+use self::victim::{Page, Start, VECTORS, Victim};
 use crate::archive::Archive;
 use crate::boot;
 use crate::device::apic;
@@ -89,6 +92,8 @@ pub struct Sweep {
     tallies: [Tally; 2],
     /// Whether the lower half of the injected interrupt takes another one.
     nests: bool,
+    /// Page faults in the landing page.
+    landing_faults: u32,
 }
 
 /// How many timer interrupts were let in, and where.
@@ -153,6 +158,8 @@ enum Injection {
     Debug(u64),
     /// #DB and then an NMI at this address.
     Nmi(u64),
+    /// #DB at this address, and then a page fault of that instruction for want of the page.
+    Fault(u64, Page),
 }
 
 /// What is the same for the shots of a sweep.
@@ -211,6 +218,7 @@ impl Sweep {
                 }
             }
         }
+        stubs.add_landing(victim.landing().address());
         SHARED
             .header
             .store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
@@ -226,6 +234,7 @@ impl Sweep {
             shots: 0,
             tallies: [Tally::default(); 2],
             nests: false,
+            landing_faults: 0,
         }
     }
 
@@ -254,6 +263,7 @@ impl Sweep {
         self.corrupt = 0;
         self.shots = 0;
         self.tallies = [Tally::default(); 2];
+        self.landing_faults = 0;
         for event in Event::ALL {
             if let Some(way) = event.sysenter_way() {
                 let cpu = PerCpu::current(&self.irq);
@@ -279,7 +289,20 @@ impl Sweep {
         let rows = exceptions::rows(injector, !self.has_timer_nmi);
         let is_covered = self.stubs.report(injector, rows, self.corrupt);
         let is_let_in = injector != Injector::Timer || (self.stubs.report_delivered() & self.report_interrupts());
-        is_covered && is_let_in && self.corrupt == 0
+        let is_faulted = injector != Injector::Debug || self.report_landing_faults();
+        is_covered && is_let_in && is_faulted && self.corrupt == 0
+    }
+
+    /// Prints how many page faults there were in the landing page. Returns whether there was one for each of its instructions
+    /// that a breakpoint has hit and each page that it needs, in all scenes that come by.
+    fn report_landing_faults(&self) -> bool {
+        let instructions = self.stubs.landing_hits(Injector::Debug) as usize;
+        let all = instructions * Page::ALL.len() * Base::ALL.len();
+        println!(
+            "[sweep] {} page faults in the landing page, of {all}",
+            self.landing_faults
+        );
+        self.landing_faults as usize == all && all > 0
     }
 
     /// Sweeps with the timer, whose interrupts take another one each, where they have a lower half.
@@ -394,6 +417,12 @@ impl Sweep {
         if is_hit {
             self.stubs.hit(injector, arrivals.last());
         }
+        if is_hit && injector == Injector::Debug && self.stubs.is_landing(address) {
+            for page in Page::ALL {
+                self.shoot(scene, Injection::Fault(address, page));
+                self.landing_faults += u32::from(SHARED.faults.last() == address);
+            }
+        }
         is_hit
     }
 
@@ -410,8 +439,16 @@ impl Sweep {
         let (target, sends_nmi) = match injection {
             Injection::Debug(address) => (address, false),
             Injection::Nmi(address) => (address, true),
+            Injection::Fault(address, _) => (address, false),
             _ => (0, false),
         };
+        shared.takes_page.store(
+            match injection {
+                Injection::Fault(_, page) => page as u8,
+                _ => 0,
+            },
+            Relaxed,
+        );
         shared.target.store(target, Relaxed);
         shared.sends_nmi.store(sends_nmi, Relaxed);
         if sends_nmi || event == Event::UserNmi {
@@ -462,7 +499,7 @@ impl Sweep {
         let seen = shared.registers();
         let is_good = seen == start.wanted;
         let is_stack_good = start.is_stack_untouched();
-        let is_memory_good = scene.event != Event::PageFault
+        let is_memory_good = !scene.event.demands_page()
             || self
                 .victim
                 .reset_demand_page(start.frame.rax().to_le_bytes()[0], &self.irq);
@@ -474,6 +511,7 @@ impl Sweep {
         let place = shared.timers.last();
         let is_place_good = timers == 0
             || !self.stubs.contains(place)
+            || self.stubs.is_landing(place)
             || (scene.event.has_irqs_on() && self.stubs.lets_interrupts_in(place));
         // One in a window has no lower half, and one that came too late has no need of it.
         let takes_another = self.nests && shared.during.count() == 1 && windows::find_irqs_on(place).is_none();
@@ -484,7 +522,8 @@ impl Sweep {
         let are_events_good = shared.events.count() == scene.event.arrivals()
             && (scene.event != Event::UserNmi || shared.nmis.count() > 0)
             && shared.returns.count() == u32::from(scene.event == Event::BadIret)
-            && (shared.steps.count() >= LEAST_STEPS) == scene.event.is_stepped();
+            && (shared.steps.count() >= LEAST_STEPS) == scene.event.is_stepped()
+            && shared.faults.count() == u32::from(matches!(injection, Injection::Fault(..)));
         if is_good
             && is_stack_good
             && is_memory_good

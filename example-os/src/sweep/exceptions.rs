@@ -28,10 +28,10 @@ pub(super) const OWN_ENTRY: [Exception; 3] = {
 
 /// For every injector. Functions have the number of their instance: the stub sets that SYSCALL can lead to come in the
 /// order of [`Event`](super::Event).
-const ALWAYS: [Exception; 13] = {
+const ALWAYS: [Exception; 12] = {
     const NO_32_BIT: &str = "SYSRETL: the kernel has no 32-bit programs";
     const ALWAYS_SYSRET: &str = "nothing but system calls leaves by this exit, and none of them needs IRET";
-    const ALWAYS_IRET: &str = "SYSRET: no scene declares RCX and R11 dead";
+    const ALWAYS_IRET: &str = "SYSRET: page faults alone have their RCX and R11 declared dead";
     const NOT_IN_KERNEL: &str = "no scene has a page fault in the kernel; the way is that of the other exceptions";
     [
         Exception {
@@ -86,11 +86,6 @@ const ALWAYS: [Exception; 13] = {
         },
         Exception {
             stub: Name::Function("system_call_common", 0),
-            part: Part::NotTaken(1),
-            reason: ALWAYS_IRET,
-        },
-        Exception {
-            stub: Name::Function("page_fault_common", 0),
             part: Part::NotTaken(1),
             reason: ALWAYS_IRET,
         },
@@ -152,14 +147,24 @@ const NESTED: [Exception; 2] = {
 };
 
 /// For breakpoints on Bochs, which is told by a timer that delivers no NMI.
-const DEBUG_ON_BOCHS: [Exception; 1] = [Exception {
-    stub: Name::Slot(2),
+const DEBUG_ON_BOCHS: [Exception; 2] = [
+    Exception {
+        stub: Name::Slot(2),
+        part: Part::First,
+        reason: "Bochs looks for no breakpoint at the first instruction after an NMI",
+    },
+    LANDING_ON_BOCHS,
+];
+
+/// For whatever a breakpoint leads to, there.
+const LANDING_ON_BOCHS: Exception = Exception {
+    stub: Name::Landing,
     part: Part::First,
-    reason: "Bochs looks for no breakpoint at the first instruction after an NMI",
-}];
+    reason: "Bochs' SYSRET loads RF, which the frame of a page fault has; real CPUs clear it",
+};
 
 /// For the same NMI on Bochs.
-const NMI_ON_BOCHS: [Exception; 2] = {
+const NMI_ON_BOCHS: [Exception; 3] = {
     const REASON: &str = "the IRETQ that fails has unblocked NMIs there, as on real CPUs; QEMU keeps them blocked";
     [
         Exception {
@@ -172,6 +177,7 @@ const NMI_ON_BOCHS: [Exception; 2] = {
             part: Part::NotTaken(2),
             reason: REASON,
         },
+        LANDING_ON_BOCHS,
     ]
 };
 

@@ -4,7 +4,7 @@
 //! one static.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use entry_core::msr::{Cpu, GsBase, Register};
 use entry_core::rflags::Rflags;
@@ -14,6 +14,7 @@ use x86_64::registers::debug::{DebugAddressRegister, Dr0, Dr1, Dr7, Dr7Flags, Dr
 
 use super::launch::come_back;
 use super::registers::Registers;
+use super::victim::Page;
 use crate::device::apic;
 use crate::entry::PerCpu;
 
@@ -94,6 +95,9 @@ pub(super) struct Shared {
     pub(super) end: AtomicU64,
     /// Whether the injecting breakpoint's handler sends an NMI.
     pub(super) sends_nmi: AtomicBool,
+    /// The page that the injecting breakpoint's handler takes from the victim, or 0, and then the one that it lacks.
+    pub(super) takes_page: AtomicU8,
+    lacks_page: AtomicU8,
     /// Whether the breakpoint of [`Event::BadIret`](super::Event::BadIret) makes the return fail.
     pub(super) breaks_return: AtomicBool,
     pub(super) breakpoints: Arrivals,
@@ -109,6 +113,8 @@ pub(super) struct Shared {
     pub(super) steps: Arrivals,
     /// Faults of IRETQ to user mode.
     pub(super) returns: Arrivals,
+    /// Page faults for want of a page that was taken.
+    pub(super) faults: Arrivals,
     /// Handlers that were entered with a flag of RFLAGS that is to be clear; the flags are the "place".
     pub(super) dirty: Arrivals,
     /// Handlers that were entered with a GS base that is not the kernel's; the base is the "place".
@@ -135,6 +141,8 @@ pub(super) static SHARED: Shared = Shared {
     first: AtomicU64::new(0),
     end: AtomicU64::new(0),
     sends_nmi: AtomicBool::new(false),
+    takes_page: AtomicU8::new(0),
+    lacks_page: AtomicU8::new(0),
     breaks_return: AtomicBool::new(false),
     breakpoints: Arrivals::new(),
     nmis: Arrivals::new(),
@@ -144,6 +152,7 @@ pub(super) static SHARED: Shared = Shared {
     events: Arrivals::new(),
     steps: Arrivals::new(),
     returns: Arrivals::new(),
+    faults: Arrivals::new(),
     dirty: Arrivals::new(),
     foreign: Arrivals::new(),
     header: AtomicU64::new(0),
@@ -173,6 +182,7 @@ impl Shared {
             &self.events,
             &self.steps,
             &self.returns,
+            &self.faults,
             &self.dirty,
             &self.foreign,
             &self.lost,
@@ -295,6 +305,11 @@ fn handle_exception(shared: &Shared, vector: Vector, frame: &mut TrapFrame) -> b
                 if shared.sends_nmi.swap(false, Relaxed) {
                     apic::send_nmi_to_self();
                 }
+                let page = shared.takes_page.swap(0, Relaxed);
+                if page != 0 {
+                    shared.lacks_page.store(page, Relaxed);
+                    set_accessible(page, false);
+                }
             } else {
                 shared.steps.note(rip);
                 return false;
@@ -311,6 +326,10 @@ fn handle_exception(shared: &Shared, vector: Vector, frame: &mut TrapFrame) -> b
             super::victim::set_user_data_present(true);
             shared.returns.note(frame.rip());
         }
+        Vector::PAGE_FAULT if shared.lacks_page.load(Relaxed) != 0 => {
+            shared.faults.note(frame.rip());
+            set_accessible(shared.lacks_page.swap(0, Relaxed), true);
+        }
         Vector::INVALID_OPCODE if shared.is(Phase::Shot) => {
             shared.events.note(frame.rip());
             frame.set_rip(frame.rip() + UD2_BYTES);
@@ -318,6 +337,17 @@ fn handle_exception(shared: &Shared, vector: Vector, frame: &mut TrapFrame) -> b
         _ => return false,
     }
     true
+}
+
+/// Takes the page of that number, or gives it back.
+fn set_accessible(page: u8, is_accessible: bool) {
+    // SAFETY: handlers run with interrupts off.
+    let irq = unsafe { IrqOff::assume() };
+    for each in Page::ALL {
+        if each as u8 == page {
+            each.set_accessible(is_accessible, &irq);
+        }
+    }
 }
 
 /// This CPU, for a handler.

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use entry_core::windows::{self, flags};
+use entry_sysret::landing::LandingPage;
 
 use super::listing::{Flow, Instruction, Listing};
 use crate::entry::sysenter::Way;
@@ -91,6 +92,8 @@ pub enum Name<'a> {
     IrqsOnSlot(u8),
     /// The trampoline of SYSENTER in this slot.
     Trampoline(&'a str),
+    /// What a program executes between the kernel's exit and its own next instruction: the landing page, in user mode.
+    Landing,
     /// Any stub, in an [`Exception`].
     Any,
 }
@@ -103,6 +106,7 @@ impl fmt::Display for Name<'_> {
             Self::Slot(vector) => write!(f, "vector_stubs[{vector:#x}]"),
             Self::IrqsOnSlot(vector) => write!(f, "vector_stubs_irqs_on[{vector:#x}]"),
             Self::Trampoline(way) => write!(f, "trampoline[{way}]"),
+            Self::Landing => f.write_str("landing_page"),
             Self::Any => f.write_str("any"),
         }
     }
@@ -258,6 +262,30 @@ impl Stubs {
         self.add(listing, name, function.instructions().filter(in_slot));
     }
 
+    /// Adds the landing page at `address`.
+    ///
+    /// # Panics
+    ///
+    /// If its code is not what is known here.
+    pub fn add_landing(&mut self, address: u64) {
+        // pop rcx; pop r11; ret 128
+        const CODE: [u8; 6] = [0x59, 0x41, 0x5b, 0xc2, 128, 0];
+        assert_eq!(
+            LandingPage::BYTES[..LandingPage::CODE_BYTES],
+            CODE,
+            "another landing page"
+        );
+        let instructions = [(0, 1, Flow::Next), (1, 2, Flow::Next), (3, 3, Flow::End)];
+        let number = self.begin(Name::Landing);
+        for (offset, bytes, flow) in instructions {
+            self.stubs[number].push(Instruction {
+                address: address + offset,
+                bytes,
+                flow,
+            });
+        }
+    }
+
     /// Adds the function at an address and whatever it jumps to.
     ///
     /// # Panics
@@ -306,16 +334,22 @@ impl Stubs {
         self.add(listing, Name::Trampoline(way.name()), instructions);
     }
 
+    /// A new stub without instructions.
+    fn begin(&mut self, name: Name<'static>) -> usize {
+        assert!(self.count < MAX_STUBS, "too many stubs");
+        let number = self.count;
+        self.count += 1;
+        self.stubs[number].name = name;
+        number
+    }
+
     fn add(
         &mut self,
         listing: &Listing<'static>,
         name: Name<'static>,
         instructions: impl Iterator<Item = Instruction>,
     ) {
-        assert!(self.count < MAX_STUBS, "too many stubs");
-        let number = self.count;
-        self.count += 1;
-        self.stubs[number].name = name;
+        let number = self.begin(name);
         for instruction in instructions {
             self.stubs[number].push(instruction);
         }
@@ -350,6 +384,18 @@ impl Stubs {
         matches!(name, Some(Name::Function("syscall_entry_irqs_on", _)))
     }
 
+    /// Whether `address` is in the landing page, where maskable interrupts are on as they are in all of user mode.
+    pub(super) fn is_landing(&self, address: u64) -> bool {
+        self.find(address)
+            .is_some_and(|(number, _)| self.stubs[number].name == Name::Landing)
+    }
+
+    /// How many instructions of the landing page an injector has hit.
+    pub(super) fn landing_hits(&self, injector: Injector) -> u32 {
+        let landings = self.all().iter().filter(|stub| stub.name == Name::Landing);
+        landings.map(|stub| stub.hit[injector as usize].count_ones()).sum()
+    }
+
     /// Notes that the timer was let in at `address`, if that is in a stub.
     pub(super) fn deliver(&mut self, address: u64) {
         if let Some((number, index)) = self.find(address) {
@@ -357,19 +403,20 @@ impl Stubs {
         }
     }
 
-    /// Prints at how many boundaries of the windows with interrupts on the timer was let in. Returns whether at all.
+    /// Prints at how many boundaries with interrupts on the timer was let in: those of windows, and of the landing page.
+    /// Returns whether at all.
     pub(super) fn report_delivered(&self) -> bool {
         let is_window = |address| windows::find(address).is_some_and(|window| window.flags() & flags::IRQS_ON != 0);
         let (mut delivered, mut all) = (0, 0);
         for stub in self.all() {
             for (index, instruction) in stub.instructions().iter().enumerate() {
-                if is_window(instruction.address) {
+                if is_window(instruction.address) || stub.name == Name::Landing {
                     all += 1;
                     delivered += u32::from(stub.delivered & 1 << index != 0);
                 }
             }
         }
-        println!("[sweep] let in at {delivered} of {all} boundaries of windows with interrupts on");
+        println!("[sweep] let in at {delivered} of {all} boundaries with interrupts on");
         delivered == all && all > 0
     }
 

@@ -3,6 +3,7 @@
 use entry_core::rflags::Rflags;
 use entry_core::{IrqOff, Kernel, TrapFrame};
 use entry_sysenter::encode;
+use entry_sysret::landing::LandingPage;
 use x86_64::instructions::segmentation::{SS, Segment};
 use x86_64::instructions::tables::sgdt;
 
@@ -13,7 +14,7 @@ use crate::entry::sysenter::Way;
 use crate::entry::{OsKernel, PerCpu, SyscallEntry};
 use crate::experiment;
 use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
-use crate::process::current;
+use crate::process::{FaultExit, current};
 
 /// What the victim does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub enum Event {
     Breakpoint,
     /// A store to a page that is not there yet.
     PageFault,
+    /// The same, left through the landing page where the stack allows it.
+    Landing,
     /// A maskable interrupt that is pending when user mode is entered.
     Interrupt,
     /// An instruction breakpoint in user mode: a paranoid vector from user mode.
@@ -94,7 +97,7 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::Syscall,
         Self::Null,
         Self::NullIret,
@@ -122,6 +125,7 @@ impl Event {
         Self::InvalidOpcode,
         Self::Breakpoint,
         Self::PageFault,
+        Self::Landing,
         Self::Interrupt,
         Self::UserDebug,
         Self::UserNmi,
@@ -142,7 +146,7 @@ impl Event {
             Self::InvalidOpcode => &[0x0f, 0x0b],
             Self::Breakpoint | Self::BadIret => &[0xcc],
             // mov [rbx], al
-            Self::PageFault => &[0x88, 0x03],
+            Self::PageFault | Self::Landing => &[0x88, 0x03],
             // nop
             _ => &[0x90],
         }
@@ -269,6 +273,11 @@ impl Event {
         matches!(self, Self::UserDebug | Self::EntryDebug | Self::KernelDebug) || self.is_stepped()
     }
 
+    /// Whether it stores to a page that is not there.
+    pub(super) const fn demands_page(self) -> bool {
+        matches!(self, Self::PageFault | Self::Landing)
+    }
+
     pub(super) const fn launch(self) -> Launch {
         match self {
             // TF counts from the instruction behind IRET on.
@@ -295,7 +304,8 @@ impl Event {
     pub(super) const fn arrivals(self) -> u32 {
         match self {
             Self::EntryDebug => 1,
-            Self::Int80 | Self::IrqsOnInt80 | Self::InvalidOpcode | Self::PageFault | Self::UserNmi => 0,
+            Self::Int80 | Self::IrqsOnInt80 | Self::InvalidOpcode | Self::UserNmi => 0,
+            _ if self.demands_page() => 0,
             _ if self.is_syscall() || self.is_sysenter() => 0,
             _ => 1,
         }
@@ -408,6 +418,12 @@ const NO_SUCH_CALL: u64 = 38_u64.wrapping_neg();
 /// Words around a stack pointer that must not change.
 const WATCHED: usize = 128;
 const PATTERN: u64 = 0x5eed_5eed_5eed_5eed;
+/// Where in them a good stack pointer points.
+const RSP_OFFSET: usize = WATCHED * 4;
+/// The first of the three words that are on a good stack after a landing.
+const LANDING_WORD: usize = (RSP_OFFSET - LANDING_BYTES) / 8;
+/// The red zone and the words below it.
+const LANDING_BYTES: usize = 152;
 
 /// Kernel memory that a user RSP points into.
 #[repr(align(4096))]
@@ -427,6 +443,7 @@ pub(super) struct Victim {
     kernel_stack: KernelStack,
     /// The page of [`STACK`], through the direct map.
     user_stack: u64,
+    landing: LandingPage,
 }
 
 /// A launch: the frame to enter with and what is to be seen at the end.
@@ -442,6 +459,8 @@ pub(super) struct Start {
     pub(super) wanted: Registers,
     /// What must not change.
     watched: Option<u64>,
+    /// The words that landing leaves on the stack.
+    landed: Option<[u64; 3]>,
 }
 
 /// Loads SS, which entries from user mode leave null, for a victim in ring 0.
@@ -496,8 +515,10 @@ impl Victim {
         // SAFETY: 1. the stack is new, lives as long as the victim, and no other thread runs.
         unsafe { cpu.set_kernel_stack(stack.top()) };
         current().set_skips_invalid_opcode(true);
+        let landing = experiment::map_landing_page(current(), irq).expect("memory for a landing page");
         Self {
             _stack: stack,
+            landing,
             kernel_stack: KernelStack::new().expect("memory for a stack"),
             user_stack,
         }
@@ -534,11 +555,11 @@ impl Victim {
         }
 
         let (rsp, watched) = match stack {
-            Stack::Good => (STACK + (WATCHED * 4) as u64, Some(self.user_stack)),
+            Stack::Good => (STACK + RSP_OFFSET as u64, Some(self.user_stack)),
             Stack::Unmapped => (NOWHERE, None),
             Stack::Kernel => {
                 let decoy = DECOY.0.get().expose_provenance() as u64;
-                (decoy + (WATCHED * 4) as u64, Some(decoy))
+                (decoy + RSP_OFFSET as u64, Some(decoy))
             }
             Stack::NonCanonical => (NON_CANONICAL, None),
         };
@@ -548,7 +569,7 @@ impl Victim {
         frame.set_ss(<OsKernel>::LAYOUT.user_data().bits().into());
         match event {
             _ if event.is_syscall() || event.is_sysenter() => frame.set_rax(GETPPID),
-            Event::PageFault => frame.set_rbx(DEMAND),
+            _ if event.demands_page() => frame.set_rbx(DEMAND),
             _ => {}
         }
         let instruction = code_address(event) + event.preparation().count() as u64;
@@ -578,6 +599,14 @@ impl Victim {
             Event::Int80 | Event::IrqsOnInt80 => last.set_rax(NO_SUCH_CALL),
             _ => {}
         }
+        let landed = (event == Event::Landing && stack == Stack::Good).then_some([RCX, R11, instruction]);
+        if stack == Stack::Good {
+            self.clear_landing_words();
+        }
+        current().set_fault_exit(match event {
+            Event::Landing => FaultExit::Landing(self.landing),
+            _ => FaultExit::Iret,
+        });
         let event_address = match event {
             Event::EntryDebug => event.syscall_entry().address(),
             Event::UserDebug => instruction,
@@ -591,7 +620,20 @@ impl Victim {
             event: event_address,
             end: after + 1,
             watched,
+            landed,
         }
+    }
+
+    /// Makes the words that landing writes what the rest of the page is.
+    fn clear_landing_words(&self) {
+        let first = core::ptr::with_exposed_provenance_mut::<u64>(layout::index(self.user_stack) + LANDING_WORD * 8);
+        // SAFETY: they lie in a page frame of the victim, which does not run.
+        unsafe { first.cast::<[u64; 3]>().write_volatile([PATTERN; 3]) };
+    }
+
+    /// The landing page.
+    pub(super) const fn landing(&self) -> LandingPage {
+        self.landing
     }
 
     fn start_in_kernel(&self, event: Event, mut frame: TrapFrame, gs_base: u64, header: u64) -> Start {
@@ -620,10 +662,11 @@ impl Victim {
             event: if event == Event::KernelDebug { code } else { 0 },
             end: code + length + 1,
             watched: None,
+            landed: None,
         }
     }
 
-    /// Makes the page of [`Event::PageFault`] absent again. Returns whether the victim had written its byte there.
+    /// Makes the page that [`Event::demands_page`] absent again. Returns whether the victim had written its byte there.
     pub(super) fn reset_demand_page(&self, byte: u8, irq: &IrqOff) -> bool {
         let mut guard = current().space().lock(irq);
         let space = guard.as_mut().expect("the victim's space is in the idle thread's slot");
@@ -642,16 +685,47 @@ impl Victim {
 }
 
 impl Start {
-    /// Whether the memory that RSP points into is as it was.
+    /// Whether the memory that RSP points into is as it was, but for what landing had to write there.
     pub(super) fn is_stack_untouched(&self) -> bool {
         let Some(watched) = self.watched else { return true };
         let words = core::ptr::with_exposed_provenance::<u64>(layout::index(watched));
         (0..WATCHED).all(|index| {
             // SAFETY: the decoy, or a page frame of the victim, has this many words.
             let word = unsafe { words.add(index) };
+            let landed = self
+                .landed
+                .and_then(|words| words.get(index.wrapping_sub(LANDING_WORD)).copied());
             // SAFETY: as above.
-            unsafe { word.read_volatile() == PATTERN }
+            unsafe { word.read_volatile() == landed.unwrap_or(PATTERN) }
         })
+    }
+}
+
+/// What is taken from the victim in its landing page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Page {
+    /// The page that its stack pointer points into.
+    Stack = 1,
+    /// The landing page itself.
+    Landing = 2,
+}
+
+impl Page {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::Stack, Self::Landing];
+
+    /// Makes an access to the page fault, or not any more. Its contents stay.
+    pub(super) fn set_accessible(self, is_accessible: bool, irq: &IrqOff) {
+        let (address, protection) = match self {
+            Self::Stack => (STACK, Protection::READ | Protection::WRITE),
+            Self::Landing => (layout::LANDING_PAGE, Protection::READ | Protection::EXECUTE),
+        };
+        let protection = if is_accessible { protection } else { Protection::empty() };
+        let mut guard = current().space().lock(irq);
+        let space = guard.as_mut().expect("the victim's space is in the idle thread's slot");
+        let changed = space.protect(address, PAGE_SIZE, protection);
+        changed.expect("the page is mapped");
     }
 }
 
