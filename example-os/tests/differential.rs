@@ -4,7 +4,7 @@
 //! is compared with what IRET gave it for the same file: all registers, flags and stack pointer, but for RCX and R11 where
 //! they were declared dead and SYSRET was taken without a landing page. `seed=N` on the command line repeats a run.
 //!
-//! Runs on TCG with any CPU model. It can't show RF, which no exception of INT3 reports.
+//! Runs on TCG with any CPU model, and on Bochs, as many files on each. It can't show RF, which no exception of INT3 reports.
 #![no_std]
 #![no_main]
 #![feature(custom_test_frameworks)]

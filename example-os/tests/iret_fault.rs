@@ -1,7 +1,7 @@
 //! Faults of the IRETQ that leaves for user mode: the program is told, with its registers, and the system goes on.
 //!
 //! The exit decision would refuse most of these frames, so the hook of a breakpoint leaves with them by itself. Runs on
-//! TCG with any CPU model. TCG lets IRETQ load a RIP that is not canonical and faults in user mode; a CPU faults in the kernel.
+//! TCG with any CPU model, and on Bochs. TCG lets IRETQ load a RIP that is not canonical and faults in user mode; a CPU faults in the kernel.
 #![no_std]
 #![no_main]
 #![feature(custom_test_frameworks)]

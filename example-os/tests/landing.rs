@@ -1,7 +1,7 @@
 //! Page faults that are left through the landing page: whatever the program has, it has it after.
 //!
-//! Runs on TCG with any CPU model. TCG has neither shadow stacks nor RF in the frames of faults, so those two reasons to
-//! leave by IRET are not shown here.
+//! Runs on TCG with any CPU model, and on Bochs, where frames of faults have RF. Neither has shadow stacks, so that reason to
+//! leave by IRET is not shown here.
 #![no_std]
 #![no_main]
 #![feature(custom_test_frameworks)]

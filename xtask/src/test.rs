@@ -33,9 +33,11 @@ fn boots_in_bochs(image: &str) -> bool {
     ["entry_", "sweep_"].iter().any(|start| image.starts_with(start))
         || [
             "boot",
+            "differential",
             "iret_fault",
             "irqs_on_nested",
             "kpti",
+            "landing",
             "legacy32",
             "memory",
             "nested",
@@ -413,9 +415,17 @@ mod tests {
     #[test]
     fn entries_exits_and_sweeps_boot_in_bochs() {
         assert!(
-            ["entry_user", "sweep_nmi", "boot", "memory", "iret_fault"]
-                .into_iter()
-                .all(boots_in_bochs)
+            [
+                "entry_user",
+                "sweep_nmi",
+                "boot",
+                "memory",
+                "differential",
+                "landing",
+                "iret_fault"
+            ]
+            .into_iter()
+            .all(boots_in_bochs)
         );
         assert!(!boots_in_bochs("elf"));
     }
