@@ -23,6 +23,7 @@ use crate::image::Image;
 use crate::linux;
 use crate::listing;
 use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
+use crate::passes::{self, Passes};
 use crate::peer;
 use crate::phase;
 use crate::progress::Progress;
@@ -120,7 +121,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["json", "csv", "html", "peers", "linux", "baseline", "model", "listing"])]
     rows: bool,
 
-    /// Time the rows that map pages over 256 MiB and 1 GiB, too
+    /// Time the rows that map pages over 256 MiB and 1 GiB, too, and over 1 GiB a hundred times (takes minutes)
     #[arg(long)]
     full: bool,
 
@@ -761,6 +762,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         linux: Vec::new(),
         growth: Vec::new(),
         host: host.as_ref().map(|(host, _)| host.clone()),
+        passes: Vec::new(),
     };
     if let Some(kernel) = &kernel {
         report.linux = on_linux(&plan, &workspace, &built, kernel, args.filter.as_deref())?;
@@ -792,12 +794,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             problems.push(format!("{name}: no promise for this row in xtask/src/row.rs"));
         }
     }
-    let timed: Vec<&Row> = report.rows.iter().map(|measured| measured.row).collect();
+    let timed: Vec<&'static Row> = report.rows.iter().map(|measured| measured.row).collect();
     let wanted = Wanted {
         is_full: args.full,
         is_plotted: args.html.is_some(),
     };
     report.growth = growth::measure(&plan, &timed, wanted)?;
+    report.passes = passes::measure(&plan, &timed, args.full)?;
     println!("{}", report.table());
     print!("{}", report.notes());
     if args.filter.is_none() {
@@ -855,6 +858,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let bad = problems.len()
         + report.growth.iter().filter_map(Growth::failure).count()
+        + report.passes.iter().filter_map(Passes::failure).count()
         + report
             .rows
             .iter()

@@ -200,13 +200,13 @@ fn pages(wanted: Wanted) -> Vec<u32> {
 }
 
 /// The figure of a row.
-fn figure(figures: &Figures, name: &str) -> Option<f64> {
+pub(crate) fn figure(figures: &Figures, name: &str) -> Option<f64> {
     let (_, repeats) = figures.rows.iter().find(|(row, _)| row == name)?;
     Some(repeats.first().and_then(Repeat::ticks_per_operation)?.as_f64())
 }
 
 /// One boot with these rows.
-fn boot(plan: &Plan, rounds: u32, names: &[&str], progress: &Progress) -> Result<Figures> {
+pub(crate) fn boot(plan: &Plan, rounds: u32, names: &[&str], progress: &Progress) -> Result<Figures> {
     let machine = Machine {
         boot: Boot {
             append: plan.command_line(rounds, 1, names),

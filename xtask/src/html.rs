@@ -406,6 +406,7 @@ pub(crate) fn sample() -> (Report, Extras) {
             name: "syscall/null/full".to_owned(),
             instructions: [221, 208, 194].map(Ratio::whole).to_vec(),
         }],
+        passes: Vec::new(),
         growth: vec![
             growth::sample(
                 Over::Pages,

@@ -31,6 +31,7 @@ mod iso_test;
 mod linux;
 mod listing;
 mod machine;
+mod passes;
 mod peer;
 mod phase;
 mod plot;

@@ -151,6 +151,15 @@ pub(crate) const ROWS: &[Row] = &[
         operations: 1,
         run: |bench, row| zero_page(bench, row, FaultExit::Landing),
     },
+    gibibyte_row("fault/zero-page/iret@1g", |bench, row| {
+        gibibyte(bench, row, FaultExit::Iret)
+    }),
+    gibibyte_row("fault/zero-page/sysret-dead@1g", |bench, row| {
+        gibibyte(bench, row, FaultExit::Sysret)
+    }),
+    gibibyte_row("fault/zero-page/sysret-landing@1g", |bench, row| {
+        gibibyte(bench, row, FaultExit::Landing)
+    }),
     Row {
         name: "exception/user",
         overhead: 2,
@@ -833,7 +842,7 @@ fn with_landing_page(touch: impl FnOnce() -> Timed) -> Result<Timed, Problem> {
     Ok(timed)
 }
 
-/// Fresh read-only pages, of which the first is at the start of a page table.
+/// Fresh read-only pages.
 struct Pages {
     mapping: *mut u8,
     bytes: usize,
@@ -841,12 +850,13 @@ struct Pages {
 }
 
 impl Pages {
-    fn map(bench: &Bench, pages: u64) -> Result<Self, Problem> {
+    /// Pages of which the first is `offset` bytes, less than a page table covers, behind the start of what one covers.
+    fn map(bench: &Bench, pages: u64, offset: usize) -> Result<Self, Problem> {
         // One page table more than needed leaves room to align.
         let bytes = usize::try_from(pages).map_or(usize::MAX, |pages| pages * PAGE_BYTES);
         let bytes = bytes.saturating_add(TABLE_BYTES);
         let mapping = done("mmap", sys::mmap(0, bytes, PROT_READ))?;
-        let start = mapping.expose_provenance().next_multiple_of(TABLE_BYTES);
+        let start = mapping.expose_provenance().next_multiple_of(TABLE_BYTES) + offset;
         if !bench.example_os {
             const NO_HUGE_PAGES: usize = 15;
             let args = [mapping.addr(), bytes, NO_HUGE_PAGES, 0, 0, 0];
@@ -862,24 +872,80 @@ impl Pages {
     }
 }
 
+/// Reads `count` pages, which are as many as there are or fewer, and not 0.
+fn touch(pages: &Pages, count: u64, exit: FaultExit) -> Result<Timed, Problem> {
+    match exit {
+        // SAFETY: 1. and 2. by the caller.
+        FaultExit::Iret => Ok(unsafe { loops::touch(count, pages.start, 0, 0) }),
+        // SAFETY: 1. and 2. by the caller.
+        FaultExit::Sysret => Ok(unsafe { loops::touch_with_sysret(count, pages.start, 0, 0) }),
+        FaultExit::Landing => {
+            // SAFETY: 1. and 2. by the caller.
+            with_landing_page(|| unsafe { loops::touch(count, pages.start, 0, 0) })
+        }
+    }
+}
+
 /// One read fault on the zero page.
 fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
+    check_zero_page(bench, exit)?;
+    bench.measure(row, GIBIBYTE, 0, |rounds| {
+        let pages = Pages::map(bench, rounds, 0)?;
+        let timed = touch(&pages, rounds, exit);
+        pages.unmap()?;
+        timed
+    })
+}
+
+/// Pages of 1 GiB.
+const GIBIBYTE: u64 = 262_144;
+
+/// A row whose round is a pass over 1 GiB.
+const fn gibibyte_row(name: &'static str, run: fn(&Bench, &Row) -> Result<(), Problem>) -> Row {
+    Row {
+        name,
+        overhead: 3 * GIBIBYTE,
+        operations: GIBIBYTE,
+        run,
+    }
+}
+
+/// The program of seed 000: maps 1 GiB, read-only and not at the start of a huge page, reads a byte of each page, unmaps it,
+/// and begins again. The reading is timed.
+fn gibibyte(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
+    check_zero_page(bench, exit)?;
+    bench.measure(row, u64::MAX, 0, |passes| {
+        let mut all = Timed { ticks: 0, last: 0 };
+        let mut read = || {
+            for _ in 0..passes {
+                let pages = Pages::map(bench, GIBIBYTE, PAGE_BYTES)?;
+                let timed = touch(&pages, GIBIBYTE, exit);
+                pages.unmap()?;
+                let timed = timed?;
+                all.ticks += timed.ticks;
+                all.last |= timed.last;
+            }
+            Ok(())
+        };
+        if bench.example_os {
+            let mut result = Ok(());
+            let faults = counted(control::COUNT_FAULTS, || result = read())?;
+            result?;
+            expect("faults of all pages of all passes", faults, passes * GIBIBYTE)?;
+        } else {
+            read()?;
+        }
+        Ok(all)
+    })
+}
+
+/// Makes sure that 16 pages bring 16 faults, which are left as chosen, and read as 0.
+fn check_zero_page(bench: &Bench, exit: FaultExit) -> Result<(), Problem> {
     if !matches!(exit, FaultExit::Iret) {
         bench.needs_control()?;
     }
-    let touch = |pages: &Pages, rounds| match exit {
-        // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
-        FaultExit::Iret => Ok(unsafe { loops::touch(rounds, pages.start, 0, 0) }),
-        // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
-        FaultExit::Sysret => Ok(unsafe { loops::touch_with_sysret(rounds, pages.start, 0, 0) }),
-        FaultExit::Landing => {
-            // SAFETY: 1. rounds start at 1; 2. `pages` has that many.
-            with_landing_page(|| unsafe { loops::touch(rounds, pages.start, 0, 0) })
-        }
-    };
-
     let chosen = exit as usize;
-    let pages = Pages::map(bench, 16)?;
+    let pages = Pages::map(bench, 16, 0)?;
     let addresses = (0..16).map(|page| pages.start + page * PAGE_BYTES);
     if bench.example_os {
         let mut unexpected = 0;
@@ -910,15 +976,7 @@ fn zero_page(bench: &Bench, row: &Row, exit: FaultExit) -> Result<(), Problem> {
         read_all();
     }
     expect("bytes of fresh pages that are not zero", not_zero, 0)?;
-    pages.unmap()?;
-
-    // 1 GiB.
-    bench.measure(row, 262_144, 0, |rounds| {
-        let pages = Pages::map(bench, rounds)?;
-        let timed = touch(&pages, rounds);
-        pages.unmap()?;
-        timed
-    })
+    pages.unmap()
 }
 
 /// #UD from user mode, skipped by the handler.
