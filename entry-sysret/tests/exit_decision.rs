@@ -12,6 +12,8 @@ use proptest::prelude::*;
 
 #[path = "oracle/comparison.rs"]
 mod comparison;
+#[path = "oracle/input.rs"]
+mod input;
 #[path = "oracle/manual.rs"]
 mod manual;
 
@@ -121,6 +123,18 @@ fn agrees_with_the_manuals_for_flags_by_rips_by_selectors_by_entries() {
 }
 
 /// Each of the 64 bits of RFLAGS, alone and with each other, on top of 0x202 and on top of 0.
+#[test]
+fn agrees_with_the_manuals_for_what_fuzzing_found() {
+    let machines = machines();
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/exit_decision");
+    let mut count = 0;
+    for file in std::fs::read_dir(corpus).unwrap() {
+        input::check_input(&std::fs::read(file.unwrap().path()).unwrap(), &machines);
+        count += 1;
+    }
+    assert!(count > 10, "{count} files in {corpus}");
+}
+
 #[test]
 fn agrees_with_the_manuals_for_every_pair_of_flag_bits() {
     for (rules, m) in &machines() {
