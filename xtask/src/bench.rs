@@ -85,6 +85,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
+    /// Write a picture of what a null system call takes, here and wherever else it was measured, to this file, too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
     /// Measure published crates for the same purpose, too
     #[arg(long)]
     peers: bool,
@@ -114,11 +118,11 @@ pub(crate) struct Args {
     repeats: u32,
 
     /// Print the instructions of one round of this row, in the order in which they were executed
-    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "peers", "linux", "baseline", "model"])]
+    #[arg(long, value_name = "ROW", conflicts_with_all = ["filter", "json", "csv", "html", "svg", "peers", "linux", "baseline", "model"])]
     listing: Option<String>,
 
     /// Print the names of the rows that there are, and measure nothing
-    #[arg(long, conflicts_with_all = ["json", "csv", "html", "peers", "linux", "baseline", "model", "listing"])]
+    #[arg(long, conflicts_with_all = ["json", "csv", "html", "svg", "peers", "linux", "baseline", "model", "listing"])]
     rows: bool,
 
     /// Time the rows that map pages over 256 MiB and 1 GiB, too, and over 1 GiB a hundred times (takes minutes)
@@ -666,7 +670,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Instructions are counted by TCG, which has no model `host`.
     let cpu = model(&args.machine, Accel::Tcg, &qemu)?;
     machine::choose(args.machine.accel)?;
-    for path in [&args.json, &args.csv, &args.html].into_iter().flatten() {
+    for path in [&args.json, &args.csv, &args.html, &args.svg].into_iter().flatten() {
         // A place that cannot be written is said before the work, not after it.
         prepare_file(path)?;
     }
@@ -848,6 +852,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             phases: phases(&report, &logged_figures, &stretches, &code),
         };
         write_whole(path, html::page(&report, &extras)?.as_bytes())?;
+    }
+    if let Some(path) = &args.svg {
+        write_whole(path, html::picture(&report)?.as_bytes())?;
     }
     if let Some(path) = &args.csv {
         let text = report.csv().map_err(|error| Error::Verdict {

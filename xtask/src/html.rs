@@ -8,6 +8,7 @@ use std::fmt::{Display, Write};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::growth::{self, Growth, Over};
+use crate::linux;
 use crate::phase::Phases;
 use crate::plot::{self, Bar, DATA, GRID, INK, Plot, Series, hexadecimal};
 use crate::ratio::Ratio;
@@ -93,26 +94,33 @@ fn escaped(text: impl Display) -> String {
         .replace('"', "&quot;")
 }
 
-fn style() -> String {
-    let dark_data = ["#5AA2F0", "#F2A54A", "#3CC59A"];
-    let mut dark = format!(
-        "svg [fill=\"{ink}\"]{{fill:var(--ink)}}svg [stroke=\"{grid}\"]{{stroke:var(--line)}}",
-        ink = hexadecimal(INK),
-        grid = hexadecimal(GRID)
+/// What a style sheet puts in the place of each colour of a plot where the reader prefers dark: ink, lines, data.
+const DARK: [&str; 5] = ["#E6E9ED", "#3A414A", "#5AA2F0", "#F2A54A", "#3CC59A"];
+
+/// Rules that put them there, in pictures below `within`.
+fn dark_rules(within: &str) -> String {
+    let [ink, line, data @ ..] = DARK;
+    let mut rules = format!(
+        "{within}[fill=\"{}\"]{{fill:{ink}}}{within}[stroke=\"{}\"]{{stroke:{line}}}",
+        hexadecimal(INK),
+        hexadecimal(GRID)
     );
-    let mut variables = String::new();
-    for (number, color) in DATA.into_iter().enumerate() {
+    for (color, dark) in DATA.into_iter().zip(data) {
         let color = hexadecimal(color);
         let _ = write!(
-            dark,
-            "svg [fill=\"{color}\"]{{fill:var(--d{number})}}svg [stroke=\"{color}\"]{{stroke:var(--d{number})}}"
+            rules,
+            "{within}[fill=\"{color}\"]{{fill:{dark}}}{within}[stroke=\"{color}\"]{{stroke:{dark}}}"
         );
-        let _ = write!(variables, "--d{number}:{};", dark_data.get(number).unwrap_or(&"#FFF"));
     }
+    rules
+}
+
+fn style() -> String {
+    let dark = dark_rules("svg ");
     format!(
         ":root{{color-scheme:light dark;--ink:{ink};--soft:#59636e;--line:{grid};--page:#fff;--card:#f7f8fa}}\
          @media (prefers-color-scheme:dark){{:root{{--ink:#e6e9ed;--soft:#9aa4b0;--line:#3a414a;--page:#14171b;\
-         --card:#1c2026;{variables}}}{dark}}}\
+         --card:#1c2026}}{dark}}}\
          *{{box-sizing:border-box}}\
          body{{margin:0 auto;max-width:1216px;padding:24px 16px 48px;background:var(--page);color:var(--ink);\
          font:15px/1.5 system-ui,sans-serif}}\
@@ -147,11 +155,73 @@ fn figure(out: &mut String, heading: &str, below: &str, plot: &Plot) {
     );
 }
 
-fn plots(
-    out: &mut String,
-    report: &Report,
-    extras: &Extras,
-) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// Rows that do nothing, by what they are called in the plot of null calls.
+const NULL_CALLS: [(&str, &str); 4] = [
+    ("syscall/null/lean", "lean stub"),
+    ("syscall/null/full", "full stub"),
+    ("syscall/null/full-clear", "full stub, registers zeroed"),
+    ("syscall/null/kpti", "full stub, two page tables"),
+];
+
+/// A system call that does nothing, here and elsewhere; `None` when none was measured here.
+fn null_calls(report: &Report) -> Option<std::result::Result<Plot, plot::Failed>> {
+    let bar = |name: String, place: usize, instructions: Ratio| {
+        let mut parts = vec![0.0; 3];
+        parts[place] = instructions.as_f64();
+        Bar { name, parts }
+    };
+    let ours = NULL_CALLS.iter().filter_map(|(row, name)| {
+        let measured = report.row(row)?;
+        Some(bar((*name).to_owned(), 0, measured.instructions))
+    });
+    let mut all: Vec<Bar> = ours.collect();
+    if all.is_empty() {
+        return None;
+    }
+    let peers = report.peers.iter().filter(|peer| peer.beside == "syscall/null/full");
+    all.extend(peers.map(|peer| bar(peer.name.trim_start_matches("peer/").to_owned(), 1, peer.instructions)));
+    for linux in report.linux.iter().filter(|linux| linux.name == "syscall/null/full") {
+        let settings = linux::SETTINGS.iter().zip(&linux.instructions).rev();
+        all.extend(settings.map(|(setting, figure)| bar(format!("Linux, {}", setting.shown), 2, *figure)));
+    }
+    let legend = ["this repository", "published crate", "Linux"];
+    Some(plot::bars(
+        &all,
+        &legend,
+        "instructions of a system call that does nothing",
+    ))
+}
+
+/// That plot as a picture of its own, light or dark as its reader is.
+pub(crate) fn picture(report: &Report) -> Result<String> {
+    let plot = null_calls(report).ok_or_else(|| Error::Invalid {
+        field: "--svg",
+        value: "the plot of null calls".to_owned(),
+        why: "of which none was measured".to_owned(),
+        remedy: "use a filter that matches `syscall/null`, or none".to_owned(),
+    })?;
+    let plot = plot.map_err(not_drawn)?;
+    let start = plot.svg.find('>').map_or(0, |end| end + 1);
+    let (head, rest) = plot.svg.split_at(start);
+    Ok(format!(
+        "{head}<style>text{{font-family:system-ui,sans-serif}}@media (prefers-color-scheme:dark){{{}}}</style>{rest}\n",
+        dark_rules("")
+    ))
+}
+
+fn not_drawn(error: plot::Failed) -> Error {
+    Error::Verdict {
+        what: format!("a plot cannot be drawn: {error}"),
+        remedy: "use --json or --csv".to_owned(),
+    }
+}
+
+fn plots(out: &mut String, report: &Report, extras: &Extras) -> std::result::Result<(), plot::Failed> {
+    if let Some(plot) = null_calls(report) {
+        let below =
+            "Here, by crates as published, and on Linux in the same emulator, which has no call of that number.";
+        figure(out, "A system call that does nothing", below, &plot?);
+    }
     let phases: Vec<Bar> = extras
         .phases
         .iter()
@@ -347,10 +417,7 @@ pub(crate) fn page(report: &Report, extras: &Extras) -> Result<String> {
         escaped(&report.cpu),
         escaped(&report.cpu_name),
     );
-    plots(&mut out, report, extras).map_err(|error| Error::Verdict {
-        what: format!("a plot cannot be drawn: {error}"),
-        remedy: "use --json or --csv".to_owned(),
-    })?;
+    plots(&mut out, report, extras).map_err(not_drawn)?;
     out.push_str("</div><h2>The experiments' own figures</h2><p class=\"soft\">Theirs are times of real CPUs of their day, ours are path lengths: the two cannot be compared as numbers. A path length cannot show what IRET or a flag write costs.</p>");
     seeds(&mut out, report);
     out.push_str("<h2>All rows</h2><p class=\"soft\">Linux: 6.1 in the same emulator, optional work off / as distributed, on a Haswell model.</p>");
@@ -479,6 +546,24 @@ mod tests {
         assert_eq!(SEEDS[2].ours(&report), Some(1.0));
         assert_eq!(SEEDS[3].ours(&report), Some(1.0));
         assert!(SEEDS[0].ours(&report).is_some_and(|part| part > 1.0));
+    }
+
+    #[test]
+    fn picture_of_null_calls_has_all_three_kinds_and_a_dark_form() {
+        let (mut report, _) = sample();
+        let picture = picture(&report).unwrap();
+        for name in [
+            "full stub",
+            "trapframe/null",
+            "Linux, lean",
+            "prefers-color-scheme:dark",
+        ] {
+            assert!(picture.contains(name), "{name}");
+        }
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        report.rows.clear();
+        let error = super::picture(&report).unwrap_err().to_string();
+        assert!(error.contains("of which none was measured"), "{error}");
     }
 
     #[test]

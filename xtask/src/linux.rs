@@ -22,6 +22,8 @@ pub(crate) const CPU: &str = "Haswell";
 pub(crate) struct Setting {
     /// How reports call it.
     pub(crate) name: &'static str,
+    /// How plots do.
+    pub(crate) shown: &'static str,
     /// The words.
     words: &'static str,
 }
@@ -30,14 +32,17 @@ pub(crate) struct Setting {
 pub(crate) const SETTINGS: [Setting; 3] = [
     Setting {
         name: "default",
+        shown: "as distributed",
         words: "",
     },
     Setting {
         name: "off",
+        shown: "no mitigations",
         words: "mitigations=off",
     },
     Setting {
         name: "lean",
+        shown: "optional work off",
         words: "mitigations=off randomize_kstack_offset=off apparmor=0 lsm=yama audit=0 init_on_alloc=0 \
                 cgroup_disable=memory",
     },

@@ -56,7 +56,7 @@ pub(crate) struct Plot {
 }
 
 /// Anything that went wrong while drawing into a string.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 fn text(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
