@@ -204,8 +204,9 @@ pub(crate) fn picture(report: &Report) -> Result<String> {
     let start = plot.svg.find('>').map_or(0, |end| end + 1);
     let (head, rest) = plot.svg.split_at(start);
     Ok(format!(
-        "{head}<style>text{{font-family:system-ui,sans-serif}}@media (prefers-color-scheme:dark){{{}}}</style>{rest}\n",
-        dark_rules("")
+        "{head}<style>text{{font-family:system-ui,sans-serif}}@media (prefers-color-scheme:dark){{{}}}</style>{}\n",
+        dark_rules(""),
+        rest.trim_end()
     ))
 }
 
@@ -555,7 +556,7 @@ mod tests {
         for name in [
             "full stub",
             "trapframe/null",
-            "Linux, lean",
+            "Linux, optional work off",
             "prefers-color-scheme:dark",
         ] {
             assert!(picture.contains(name), "{name}");
