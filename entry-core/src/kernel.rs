@@ -150,10 +150,17 @@ pub unsafe trait Exit: 'static {
         Self::choose_plain(frame, irq)
     }
 
-    /// As [`Exit::choose_plain`], for a frame that a stub of SYSCALL or SYSENTER built for 32-bit code.
+    /// As [`Exit::choose_plain`], for a frame that the stub of SYSCALL built for 32-bit code.
     #[must_use]
     #[inline(always)]
-    fn choose_plain_compat(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave> {
+    fn choose_plain_syscall32(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave> {
+        Self::choose_plain(frame, irq)
+    }
+
+    /// As [`Exit::choose_plain`], for a frame that a stub of SYSENTER built for 32-bit code.
+    #[must_use]
+    #[inline(always)]
+    fn choose_plain_sysenter32(frame: &TrapFrame, irq: &IrqOff) -> Option<Leave> {
         Self::choose_plain(frame, irq)
     }
 

@@ -235,11 +235,24 @@ fn finish_sysenter<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
     finish_slow::<K>(frame, irq)
 }
 
-/// As [`finish`], for SYSCALL and SYSENTER from 32-bit code.
+/// As [`finish`], for SYSCALL from 32-bit code.
 #[inline(always)]
-fn finish_compat<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
+fn finish_syscall32<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
     if !is_work_pending()
-        && let Some(leave) = K::Exit::choose_plain_compat(frame, &irq)
+        && let Some(leave) = K::Exit::choose_plain_syscall32(frame, &irq)
+    {
+        // SAFETY: as in `finish`.
+        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
+        return leave;
+    }
+    finish_slow::<K>(frame, irq)
+}
+
+/// As [`finish`], for SYSENTER from 32-bit code.
+#[inline(always)]
+fn finish_sysenter32<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
+    if !is_work_pending()
+        && let Some(leave) = K::Exit::choose_plain_sysenter32(frame, &irq)
     {
         // SAFETY: as in `finish`.
         let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
@@ -313,12 +326,12 @@ pub unsafe extern "sysv64" fn sysenter_call<K: Kernel>(frame: *mut TrapFrame) ->
     finish_sysenter::<K>(frame, irq)
 }
 
-/// Rust half of SYSCALL and SYSENTER from 32-bit code: [`system_call`], and an end that knows how it was entered.
+/// Rust half of SYSCALL from 32-bit code: [`system_call`], and an end that knows how it was entered.
 ///
 /// # Safety
 ///
 /// As [`system_call`].
-pub unsafe extern "sysv64" fn compat_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+unsafe extern "sysv64" fn syscall32_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
     // SAFETY: condition 1.
     let frame = unsafe { &mut *frame };
     // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
@@ -326,7 +339,23 @@ pub unsafe extern "sysv64" fn compat_call<K: Kernel>(frame: *mut TrapFrame) -> L
     // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
     unsafe { K::Tracking::user_exit(entry.irq_off()) };
     let irq = K::syscall(frame, entry);
-    finish_compat::<K>(frame, irq)
+    finish_syscall32::<K>(frame, irq)
+}
+
+/// Rust half of SYSENTER from 32-bit code: [`system_call`], and an end that knows how it was entered.
+///
+/// # Safety
+///
+/// As [`system_call`].
+pub unsafe extern "sysv64" fn sysenter32_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
+    // SAFETY: condition 1.
+    let frame = unsafe { &mut *frame };
+    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
+    let entry = unsafe { UserEntry::assume() };
+    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    let irq = K::syscall(frame, entry);
+    finish_sysenter32::<K>(frame, irq)
 }
 
 /// Rust half of INT 0x80: [`system_call`], and an end that knows how it was entered.

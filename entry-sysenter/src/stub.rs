@@ -46,7 +46,7 @@ use core::arch::naked_asm;
 
 use entry_core::kernel::{Exit, Kernel, Options};
 use entry_core::rflags::Rflags;
-use entry_core::stub::{compat_call, sysenter_call};
+use entry_core::stub::{sysenter_call, sysenter32_call};
 use entry_core::windows::{self, flags};
 use entry_core::{EntryKind, TrapFrame, entry_window};
 
@@ -363,7 +363,7 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
         repaired = const REPAIRED,
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const clears_registers::<O>(),
-        handler32 = sym compat_call::<K>,
+        handler32 = sym sysenter32_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,
@@ -426,7 +426,7 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
         clean = const Rflags::ALWAYS_ONE.bits(),
         clear = const clears_registers::<O>(),
         handler64 = sym sysenter_call::<K>,
-        handler32 = sym compat_call::<K>,
+        handler32 = sym sysenter32_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
         before_swap = const before_swap::<A>(),
         user_flags = const flags::USER_FLAGS,

@@ -289,20 +289,21 @@ pub const fn is_plain_sysret(rip: u64, rflags: u64, rules: &RuleSet) -> bool {
     true
 }
 
-/// Whether a kind word is that of a SYSCALL or SYSENTER from 32-bit code whose frame nobody has touched.
+/// Whether a kind word is that of a SYSCALL from 32-bit code whose frame nobody has touched.
 #[inline(always)]
 #[must_use]
-pub const fn is_untouched_compat(kind_word: u64) -> bool {
-    /// What the two kinds differ in.
-    const EITHER: u64 = EntryKind::Syscall32.word(0) ^ EntryKind::Sysenter32.word(0);
-    const_assert!(EITHER.is_power_of_two());
-    !guard!(
-        "fast-compat-kind",
-        kind_word | EITHER != EntryKind::Syscall32.word(0) | EITHER
-    )
+pub const fn is_untouched_syscall32(kind_word: u64) -> bool {
+    !guard!("fast-syscall32-kind", kind_word != EntryKind::Syscall32.word(0))
 }
 
-/// Whether SYSRET restores a frame that [`is_untouched_compat`].
+/// Whether a kind word is that of a SYSENTER from 32-bit code whose frame nobody has touched.
+#[inline(always)]
+#[must_use]
+pub const fn is_untouched_sysenter32(kind_word: u64) -> bool {
+    !guard!("fast-sysenter32-kind", kind_word != EntryKind::Sysenter32.word(0))
+}
+
+/// Whether SYSRET restores a frame that [`is_untouched_syscall32`] or [`is_untouched_sysenter32`].
 ///
 /// It says yes only where [`decide`] says [`Leave::Sysret32`]. CS and SS are not examined, as for [`is_plain_sysret`].
 #[inline(always)]
@@ -375,11 +376,18 @@ pub const fn is_plain_iret(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &Rule
     true
 }
 
+/// Whether CS is that of 32-bit code that the rules allow.
+#[inline(always)]
+#[must_use]
+pub const fn is_code32(cs: u64, rules: &RuleSet) -> bool {
+    !guard!("fast-iret32-cs", !rules.allows_code32() || cs != rules.code32)
+}
+
 /// As [`is_plain_iret`], for a frame of 32-bit code, which the rules have to allow.
 #[inline(always)]
 #[must_use]
 pub const fn is_plain_iret32(cs: u64, ss: u64, rip: u64, rflags: u64, rules: &RuleSet) -> bool {
-    if guard!("fast-iret32-cs", !rules.allows_code32() || cs != rules.code32) {
+    if !is_code32(cs, rules) {
         return false;
     }
     if guard!("fast-iret32-ss", ss != rules.data) {

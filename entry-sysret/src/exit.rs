@@ -9,8 +9,9 @@ use entry_core::kernel::{Exit, Leave, Options};
 use entry_core::{IrqOff, TrapFrame};
 
 use crate::decide::{
-    ExitWords, decide, has_live_registers, is_dead_exception, is_plain_dead, is_plain_iret, is_plain_iret32,
-    is_plain_sysret, is_plain_sysret32, is_untouched_compat, is_untouched_syscall, is_untouched_sysenter,
+    ExitWords, decide, has_live_registers, is_code32, is_dead_exception, is_plain_dead, is_plain_iret, is_plain_iret32,
+    is_plain_sysret, is_plain_sysret32, is_untouched_syscall, is_untouched_syscall32, is_untouched_sysenter,
+    is_untouched_sysenter32,
 };
 use crate::refusal::Refusal;
 use crate::rules::Rules;
@@ -41,10 +42,12 @@ impl<R> fmt::Debug for IretOnly<R> {
 #[inline(always)]
 const fn plain_iret<R: Rules>(frame: &TrapFrame) -> Option<Leave> {
     let (cs, ss, rip, rflags) = (frame.cs(), frame.ss(), frame.rip(), frame.rflags());
-    if is_plain_iret(cs, ss, rip, rflags, &R::RULES) || is_plain_iret32(cs, ss, rip, rflags, &R::RULES) {
-        return Some(Leave::Iret);
-    }
-    None
+    let is_plain = if is_code32(cs, &R::RULES) {
+        is_plain_iret32(cs, ss, rip, rflags, &R::RULES)
+    } else {
+        is_plain_iret(cs, ss, rip, rflags, &R::RULES)
+    };
+    if is_plain { Some(Leave::Iret) } else { None }
 }
 
 // SAFETY: 1. `decide` refuses every frame that faults in ring 0 or reaches it; the plain tests agree with it where they say
@@ -69,8 +72,16 @@ unsafe impl<R: Rules> Exit for SysretOrIret<R> {
     }
 
     #[inline(always)]
-    fn choose_plain_compat(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
-        if is_untouched_compat(frame.kind_word()) && is_plain_sysret32(frame.rip(), frame.rflags(), &R::RULES) {
+    fn choose_plain_syscall32(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
+        if is_untouched_syscall32(frame.kind_word()) && is_plain_sysret32(frame.rip(), frame.rflags(), &R::RULES) {
+            return Some(Leave::Sysret32);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn choose_plain_sysenter32(frame: &TrapFrame, _irq: &IrqOff) -> Option<Leave> {
+        if is_untouched_sysenter32(frame.kind_word()) && is_plain_sysret32(frame.rip(), frame.rflags(), &R::RULES) {
             return Some(Leave::Sysret32);
         }
         None

@@ -5,7 +5,7 @@ use entry_core::kernel::{Exit, Leave};
 use entry_core::{EntryKind, IrqOff, TrapFrame};
 use entry_sysret::decide::{
     has_live_registers, is_dead_exception, is_plain_iret, is_plain_iret32, is_plain_sysret, is_plain_sysret32,
-    is_untouched_compat, is_untouched_syscall, is_untouched_sysenter,
+    is_untouched_syscall, is_untouched_syscall32, is_untouched_sysenter, is_untouched_sysenter32,
 };
 use entry_sysret::{ExitWords, IretOnly, RuleSet, Rules, SysretOrIret, decide};
 use proptest::prelude::*;
@@ -262,6 +262,14 @@ fn kind_word(q: &Question, vector: u8) -> u64 {
         | u64::from(q.no_breakpoint) << 18
 }
 
+/// The quick answers to SYSCALL and SYSENTER from 32-bit code.
+fn choose_plain_32<R: Rules>(frame: &TrapFrame, irq: &IrqOff) -> [Option<Leave>; 2] {
+    [
+        SysretOrIret::<R>::choose_plain_syscall32(frame, irq),
+        SysretOrIret::<R>::choose_plain_sysenter32(frame, irq),
+    ]
+}
+
 /// The exits' quick answers never differ from the decision, and both exits agree with it.
 fn check_exits<R: Rules>(q: &Question) {
     // SAFETY: there are no interrupts to be off in a test, and nothing here relies on them.
@@ -278,7 +286,7 @@ fn check_exits<R: Rules>(q: &Question) {
     if let Some(leave) = SysretOrIret::<R>::choose_plain_sysenter(&frame, &irq) {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
-    if let Some(leave) = SysretOrIret::<R>::choose_plain_compat(&frame, &irq) {
+    for leave in choose_plain_32::<R>(&frame, &irq).into_iter().flatten() {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
     // IRETQ does not consume the kind word, and that exit does not look at it in a hurry.
@@ -306,8 +314,10 @@ fn check_exits<R: Rules>(q: &Question) {
         assert_eq!(Ok(leave), decision, "{q:x?}");
     }
     let stub_wrote_selectors = q.cs == 3 << 3 | 3 && q.ss == R::RULES.data();
-    if stub_wrote_selectors && let Some(leave) = SysretOrIret::<R>::choose_plain_compat(&frame, &irq) {
-        assert_eq!(Ok(leave), decision, "{q:x?}");
+    if stub_wrote_selectors {
+        for leave in choose_plain_32::<R>(&frame, &irq).into_iter().flatten() {
+            assert_eq!(Ok(leave), decision, "{q:x?}");
+        }
     }
 }
 
@@ -412,12 +422,10 @@ fn the_usual_frames_of_32_bit_code_get_a_quick_answer() {
             rflags,
             ..question(Entry::Syscall32, &MACHINE)
         };
-        for entry in [Entry::Syscall32, Entry::Sysenter32] {
+        let sysret = Some(Leave::Sysret32);
+        for (entry, wanted) in [(Entry::Syscall32, [sysret, None]), (Entry::Sysenter32, [None, sysret])] {
             let q = Question { entry, ..q };
-            assert_eq!(
-                SysretOrIret::<OpenRules>::choose_plain_compat(&frame(kind_word(&q, 0), &q), &irq),
-                Some(Leave::Sysret32)
-            );
+            assert_eq!(choose_plain_32::<OpenRules>(&frame(kind_word(&q, 0), &q), &irq), wanted);
         }
         for (entry, vector) in [(Entry::Int80, 0), (Entry::Exception, 14), (Entry::Interrupt, 32)] {
             let q = Question { entry, ..q };
@@ -447,8 +455,13 @@ fn the_quick_kind_tests_know_every_kind_word() {
             "{word:#x}"
         );
         assert_eq!(
-            is_untouched_compat(word),
-            [EntryKind::Syscall32.word(0), EntryKind::Sysenter32.word(0)].contains(&word),
+            is_untouched_syscall32(word),
+            word == EntryKind::Syscall32.word(0),
+            "{word:#x}"
+        );
+        assert_eq!(
+            is_untouched_sysenter32(word),
+            word == EntryKind::Sysenter32.word(0),
             "{word:#x}"
         );
         assert_eq!(has_live_registers(word), !dead, "{word:#x}");

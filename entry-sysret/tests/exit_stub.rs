@@ -114,9 +114,9 @@ fn ss_is_loaded_before_sysret_where_32_bit_code_exists_and_sysret_does_not_load_
         let load = first(path, |i| {
             i.mnemonic() == Mnemonic::Mov && i.op0_register() == Register::SS
         })?;
-        let selector = &path[load - 1];
-        assert_eq!(selector.op0_register(), path[load].op1_register());
-        Some(selector.immediate(1))
+        assert!(path[load].is_ip_rel_memory_operand());
+        // SAFETY: the operand is in the stub, which is mapped readable.
+        Some(unsafe { (path[load].ip_rel_memory_address() as *const u16).read_unaligned() })
     };
     let way = |path: &Path| path.last().unwrap().mnemonic();
     fn all<R: Rules>() -> Vec<Path> {

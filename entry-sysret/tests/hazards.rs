@@ -446,40 +446,59 @@ fn the_quick_answer_for_sysenter_is_for_untouched_frames_of_64_bit_code() {
     }
 }
 
-/// What the exit answers in a hurry to a system call of 32-bit code, and to an event in it.
-fn plain32<R: Rules>(image: [u64; 22]) -> (Option<Leave>, Option<Leave>) {
+/// What the exit answers in a hurry to SYSCALL and SYSENTER of 32-bit code, and to an event in it.
+fn plain32<R: Rules>(image: [u64; 22]) -> (Option<Leave>, Option<Leave>, Option<Leave>) {
     // SAFETY: there are no interrupts to be off in a test, and nothing here relies on them.
     let irq = unsafe { IrqOff::assume() };
     // SAFETY: 22 words without padding or invalid patterns.
     let frame = unsafe { core::mem::transmute::<[u64; 22], TrapFrame>(image) };
     (
-        SysretOrIret::<R>::choose_plain_compat(&frame, &irq),
+        SysretOrIret::<R>::choose_plain_syscall32(&frame, &irq),
+        SysretOrIret::<R>::choose_plain_sysenter32(&frame, &irq),
         SysretOrIret::<R>::choose_plain_event(&frame, &irq),
     )
 }
 
+const SYSCALL32: u64 = EntryKind::Syscall32.word(0);
+const SYSENTER32: u64 = EntryKind::Sysenter32.word(0);
+
 #[test]
-fn the_quick_answer_for_32_bit_calls_is_for_untouched_frames_of_theirs() {
-    for kind in [EntryKind::Syscall32, EntryKind::Sysenter32] {
-        let answer = |mark| plain32::<With32>(image(kind.word(0) | mark, 0xf7f0_0007, CODE32, 0x202, DATA)).0;
-        assert_eq!(answer(0), Some(Leave::Sysret32));
-        // Bit 16: a setter was used.
-        assert_eq!(answer(1 << 16), None);
+fn the_quick_answer_for_syscall_of_32_bit_code_is_for_untouched_frames() {
+    let answer = |kind| plain32::<With32>(image(kind, 0xf7f0_0007, CODE32, 0x202, DATA)).0;
+    assert_eq!(answer(SYSCALL32), Some(Leave::Sysret32));
+    // Bit 16: a setter was used.
+    for kind in [
+        SYSCALL32 | 1 << 16,
+        SYSENTER32,
+        SYSCALL,
+        EntryKind::Int80.word(0),
+        FAULT,
+    ] {
+        assert_eq!(answer(kind), None, "{kind:#x}");
     }
-    for kind in [SYSCALL, EntryKind::Sysenter64.word(0), EntryKind::Int80.word(0), FAULT] {
-        assert_eq!(plain32::<With32>(image(kind, 0x40_1000, CODE32, 0x202, DATA)).0, None);
+}
+
+#[test]
+fn the_quick_answer_for_sysenter_of_32_bit_code_is_for_untouched_frames() {
+    let answer = |kind| plain32::<With32>(image(kind, 0xf7f0_0007, CODE32, 0x202, DATA)).1;
+    assert_eq!(answer(SYSENTER32), Some(Leave::Sysret32));
+    // Bit 16: a setter was used.
+    let sysenter64 = EntryKind::Sysenter64.word(0);
+    for kind in [SYSENTER32 | 1 << 16, SYSCALL32, SYSCALL, sysenter64, FAULT] {
+        assert_eq!(answer(kind), None, "{kind:#x}");
     }
 }
 
 #[test]
 fn the_quick_answer_for_32_bit_calls_asks_whether_there_is_32_bit_code() {
-    let frame = image(EntryKind::Syscall32.word(0), 0xf7f0_0007, CODE32, 0x202, DATA);
-    assert_eq!(plain32::<Default48>(frame).0, None);
+    let frame = |kind| image(kind, 0xf7f0_0007, CODE32, 0x202, DATA);
+    assert_eq!(plain32::<Default48>(frame(SYSCALL32)).0, None);
+    assert_eq!(plain32::<Default48>(frame(SYSENTER32)).1, None);
 }
 
 #[test]
 fn the_quick_answer_for_32_bit_calls_tests_rip() {
-    let answer = |rip| plain32::<With32>(image(EntryKind::Syscall32.word(0), rip, CODE32, 0x202, DATA)).0;
+    let answer = |rip| plain32::<With32>(image(SYSCALL32, rip, CODE32, 0x202, DATA)).0;
     assert_eq!(answer(0xffff_ffff), Some(Leave::Sysret32));
     for rip in [1 << 32, 0x8000_0000_0000, u64::MAX] {
         assert_eq!(answer(rip), None, "{rip:#x}");
@@ -504,27 +523,27 @@ const NOT_PLAIN: [u64; 11] = [
 #[test]
 fn the_quick_answer_for_32_bit_calls_tests_flags() {
     for rflags in NOT_PLAIN {
-        let frame = image(EntryKind::Sysenter32.word(0), 0xf7f0_0007, CODE32, rflags, DATA);
-        assert_eq!(plain32::<With32>(frame).0, None, "{rflags:#x}");
+        let frame = image(SYSENTER32, 0xf7f0_0007, CODE32, rflags, DATA);
+        assert_eq!(plain32::<With32>(frame).1, None, "{rflags:#x}");
     }
 }
 
 #[test]
 fn the_quick_answer_for_events_in_32_bit_code_tests_cs() {
     assert_eq!(
-        plain32::<With32>(image(FAULT, 0x40_1000, CODE32, 0x202, DATA)).1,
+        plain32::<With32>(image(FAULT, 0x40_1000, CODE32, 0x202, DATA)).2,
         Some(Leave::Iret)
     );
     for cs in [0, 0x08, 0x18, 0x1f, 0x33, 0x1_001b] {
         assert_eq!(
-            plain32::<With32>(image(FAULT, 0x40_1000, cs, 0x202, DATA)).1,
+            plain32::<With32>(image(FAULT, 0x40_1000, cs, 0x202, DATA)).2,
             None,
             "{cs:#x}"
         );
     }
     // And whether there is 32-bit code.
     assert_eq!(
-        plain32::<Default48>(image(FAULT, 0x40_1000, CODE32, 0x202, DATA)).1,
+        plain32::<Default48>(image(FAULT, 0x40_1000, CODE32, 0x202, DATA)).2,
         None
     );
 }
@@ -533,7 +552,7 @@ fn the_quick_answer_for_events_in_32_bit_code_tests_cs() {
 fn the_quick_answer_for_events_in_32_bit_code_tests_ss() {
     for ss in [0, 3, 0x10, 0x20, 0x27, 0x2b, 1 << 32 | 0x23] {
         assert_eq!(
-            plain32::<With32>(image(FAULT, 0x40_1000, CODE32, 0x202, ss)).1,
+            plain32::<With32>(image(FAULT, 0x40_1000, CODE32, 0x202, ss)).2,
             None,
             "{ss:#x}"
         );
@@ -544,7 +563,7 @@ fn the_quick_answer_for_events_in_32_bit_code_tests_ss() {
 fn the_quick_answer_for_events_in_32_bit_code_tests_rip() {
     for rip in [1 << 32, 0x8000_0000_0000, u64::MAX] {
         assert_eq!(
-            plain32::<With32>(image(FAULT, rip, CODE32, 0x202, DATA)).1,
+            plain32::<With32>(image(FAULT, rip, CODE32, 0x202, DATA)).2,
             None,
             "{rip:#x}"
         );
@@ -556,7 +575,7 @@ fn the_quick_answer_for_events_in_32_bit_code_tests_flags() {
     // IRET restores TF and RF.
     for rflags in NOT_PLAIN.into_iter().filter(|flags| ![0x302, 0x1_0202].contains(flags)) {
         assert_eq!(
-            plain32::<With32>(image(FAULT, 0x40_1000, CODE32, rflags, DATA)).1,
+            plain32::<With32>(image(FAULT, 0x40_1000, CODE32, rflags, DATA)).2,
             None,
             "{rflags:#x}"
         );

@@ -264,9 +264,9 @@ fn end_stepping(frame: &mut TrapFrame) -> bool {
     false
 }
 
-/// Where SS is loaded on the way to 32-bit code, and where SYSRET is: `mov ss, ecx` and `sysret` in 32-bit form.
+/// Where SS is loaded on the way to 32-bit code, and where SYSRET is: `mov ss, [rip + …]` and `sysret` in 32-bit form.
 fn exit_to_32_bit_code() -> impl Iterator<Item = (u64, u64)> {
-    const MOV_SS_ECX: [u8; 2] = [0x8e, 0xd1];
+    const MOV_SS: [u8; 2] = [0x8e, 0x15];
     const SYSRET: [u8; 2] = [0x0f, 0x07];
     /// The load comes so many bytes before the exit, at most.
     const DISTANCE: u64 = 128;
@@ -280,9 +280,7 @@ fn exit_to_32_bit_code() -> impl Iterator<Item = (u64, u64)> {
         .map(|window| window.end() - 2)
         .filter(move |&sysret| bytes_at(sysret) == SYSRET && bytes_at(sysret - 1)[0] != 0x48)
         .filter_map(move |sysret| {
-            let load = (sysret - DISTANCE..sysret)
-                .rev()
-                .find(|&at| bytes_at(at) == MOV_SS_ECX)?;
+            let load = (sysret - DISTANCE..sysret).rev().find(|&at| bytes_at(at) == MOV_SS)?;
             Some((load, sysret))
         })
 }

@@ -49,6 +49,12 @@ const SWITCHES: [&str; 3] = [
 ];
 /// Where the kernel puts a landing page into the program, and its code: `pop rcx`, `pop r11`, `ret 128`.
 const LANDING_PAGE: (u64, [u8; 6]) = (0x7fff_fbff_f000, [0x59, 0x41, 0x5b, 0xc2, 128, 0]);
+/// Where the kernel puts the page by which 32-bit code enters it, and its code on a CPU with SYSENTER: three pushes,
+/// `mov ebp, esp`, `sysenter`, three pops, `ret`.
+const CALL_PAGE: (u64, [u8; 11]) = (
+    0xfbff_e000,
+    [0x51, 0x52, 0x55, 0x89, 0xe5, 0x0f, 0x34, 0x5d, 0x5a, 0x59, 0xc3],
+);
 /// Most rounds of the logged run: each costs a line of log for every instruction.
 const MOST_LOGGED_ROUNDS: u32 = 128;
 /// A boot may take so many times as long when each instruction is logged.
@@ -418,7 +424,9 @@ fn program(built: &Built) -> Result<&Path> {
 /// The code that a stretch can run through, and the log's start and end.
 pub(crate) fn read_code(built: &Built) -> Result<(Code, Recorder)> {
     let kernel = Image::read(&built.kernel)?;
-    let user = Image::read(program(built)?)?.with_code(LANDING_PAGE.0, &LANDING_PAGE.1);
+    let user = Image::read(program(built)?)?
+        .with_code(LANDING_PAGE.0, &LANDING_PAGE.1)
+        .with_code(CALL_PAGE.0, &CALL_PAGE.1);
     let only = |image: &Image, symbol: &str| match image.addresses_of(symbol)[..] {
         [address] => Ok(address),
         ref found => Err(Error::Missing {

@@ -171,6 +171,16 @@ pub(crate) const ROWS: &[Row] = &[
         .seed("003")
         .at_most(64)
         .beside(194, 221),
+    row("int80/null/32", FAULT_BY_IRET.with(Event::Sysenter, 0))
+        .seed("002")
+        .at_most(72),
+    row("sysenter/null/32", BY_SYSRET.with(Event::Sysenter, 1))
+        .seed("002")
+        .at_most(72)
+        .beside(221, 247),
+    row("syscall/null/32", BY_SYSRET.with(Event::Sysenter, 0))
+        .seed("002")
+        .at_most(72),
     row("syscall/getppid", BY_SYSRET).at_most(105).beside(308, 341),
     row("fault/zero-page/iret", FAULT_BY_IRET)
         .seed("000")

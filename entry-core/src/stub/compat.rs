@@ -6,7 +6,7 @@ use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
 use crate::stub::{
-    compat_call, load_kernel_tables, push_registers, push_syscall_image, push_user_stack, restrict_speculation,
+    load_kernel_tables, push_registers, push_syscall_image, push_user_stack, restrict_speculation, syscall32_call,
 };
 use crate::windows::{flags, user_cr3};
 
@@ -88,7 +88,7 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
         user_rsp = const flags::USER_RSP | user_cr3::<O>(),
         kernel_tables = const flags::USER_RSP,
-        handler = sym compat_call::<K>,
+        handler = sym syscall32_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
     )
 }

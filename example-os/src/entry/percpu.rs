@@ -289,19 +289,18 @@ impl PerCpu {
         // SAFETY: per-CPU structures are statics; what ends is the claim to be on this CPU.
         let cpu: &'static Self = unsafe { &*core::ptr::from_ref(self) };
         self.with_sysenter(irq, |sysenter| {
-            if let Some(old) = sysenter {
+            if let Some(mut old) = sysenter.take() {
                 old.set_enabled(false, irq);
             }
-            *sysenter = None;
-            let installed = Sysenter::new::<C>(way, cpu, irq)?;
-            self.sysenter_follows
-                .store(installed.follows_threads(), Ordering::Relaxed);
-            self.sysenter_is_for_32_bit.store(C::IS_32_BIT, Ordering::Relaxed);
-            self.sysenter_allows_io_privilege
-                .store(C::ALLOWS_IO_PRIVILEGE, Ordering::Relaxed);
-            *sysenter = Some(installed);
-            Ok(())
-        })
+        });
+        let installed = Sysenter::new::<C>(way, cpu, irq)?;
+        self.sysenter_follows
+            .store(installed.follows_threads(), Ordering::Relaxed);
+        self.sysenter_is_for_32_bit.store(C::IS_32_BIT, Ordering::Relaxed);
+        self.sysenter_allows_io_privilege
+            .store(C::ALLOWS_IO_PRIVILEGE, Ordering::Relaxed);
+        self.with_sysenter(irq, |sysenter| *sysenter = Some(installed));
+        Ok(())
     }
 
     /// Where SYSENTER leads to, if the CPU has it in long mode.

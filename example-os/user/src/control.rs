@@ -34,7 +34,8 @@ pub const READ_COUNTER: usize = 6;
 /// Operation: 1 stops the timer tick, 0 starts it again.
 pub const QUIET: usize = 7;
 
-/// Operation: 1 makes INT 0x80 answer 0 and every exception skip two bytes, 0 gives both back to the kernel proper. Made
+/// Operation: 1 makes INT 0x80 and SYSCALL from 32-bit code answer 0 and every exception skip two bytes, 0 gives them back to
+/// the kernel proper. Made
 /// by SYSCALL: see [`control_by_syscall`].
 pub const NULL_VECTORS: usize = 8;
 /// Operation: a timer interrupt every so many nanoseconds that is counted and leads to nothing else; 0 ends it.
@@ -45,6 +46,19 @@ pub const TIMER: usize = 9;
 pub const SYSENTER: usize = 10;
 /// Operation: writes `IA32_SYSENTER_ESP` so many times and returns the ticks of it.
 pub const WRITE_SYSENTER_STACK: usize = 12;
+
+/// Operation: 1 lets this process have 32-bit code, 0 takes the leave away; the stub set becomes [`STUBS_NORMAL`].
+///
+/// 1 also maps the page at [`CALL_PAGE_32`] by which such code enters, and the result is one of the `PAGE_` constants.
+pub const CODE_32: usize = 14;
+/// Where that page lies.
+pub const CALL_PAGE_32: usize = 0xfbff_e000;
+/// The page enters by INT 0x80.
+pub const PAGE_INT80: usize = 1;
+/// The page enters by SYSENTER: an Intel CPU.
+pub const PAGE_SYSENTER: usize = 2;
+/// The page enters by SYSCALL: an AMD CPU.
+pub const PAGE_SYSCALL: usize = 3;
 
 /// Operation: writes FS and GS base so many times, shifted left by 8, by [`BASE_BY_WRMSR`] or [`BASE_BY_WRFSBASE`], and returns
 /// the ticks of it. `ENOSYS` where the CPU has no WRFSBASE.

@@ -28,6 +28,7 @@
 #![no_std]
 #![no_main]
 
+mod compat;
 mod loops;
 mod rows;
 mod table;

@@ -4,6 +4,7 @@ use user::control::{self, control};
 use user::println;
 use user::sys::{self, Errno, PAGE_BYTES, PROT_READ};
 
+use crate::compat;
 use crate::loops::{self, RingWork, Timed};
 use crate::table::{CALIBRATION, MOST_REPEATS, Table};
 
@@ -126,6 +127,24 @@ pub(crate) const ROWS: &[Row] = &[
         overhead: 3,
         operations: 1,
         run: null_sysenter,
+    },
+    Row {
+        name: "int80/null/32",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_from_32_bit_code(bench, row, &BY_INT80),
+    },
+    Row {
+        name: "sysenter/null/32",
+        overhead: 11,
+        operations: 1,
+        run: |bench, row| null_from_32_bit_code(bench, row, &BY_SYSENTER),
+    },
+    Row {
+        name: "syscall/null/32",
+        overhead: 3,
+        operations: 1,
+        run: |bench, row| null_from_32_bit_code(bench, row, &BY_SYSCALL),
     },
     Row {
         name: "syscall/getppid",
@@ -1146,6 +1165,87 @@ fn null_sysenter(bench: &Bench, row: &Row) -> Result<(), Problem> {
             Ok(unsafe { loops::sysenter_call(rounds, sys::GETPID, 0, 0) })
         })
     })
+}
+
+/// A way from 32-bit code into the kernel.
+struct From32 {
+    /// What the page must have, if that tells whether the CPU has it.
+    page: Option<usize>,
+    /// Why there is no figure where it has something else.
+    absent: &'static str,
+    /// What a failed check is about.
+    what: &'static str,
+    once: unsafe extern "sysv64" fn(u64, usize) -> Timed,
+    timed: unsafe extern "sysv64" fn(u64, usize) -> Timed,
+}
+
+const BY_INT80: From32 = From32 {
+    page: None,
+    absent: "",
+    what: "getpid by INT 0x80 from 32-bit code",
+    once: compat::soft_interrupt_once,
+    timed: compat::soft_interrupt,
+};
+
+const BY_SYSENTER: From32 = From32 {
+    page: Some(control::PAGE_SYSENTER),
+    absent: "this CPU has no SYSENTER in long mode",
+    what: "getpid by SYSENTER from 32-bit code",
+    once: compat::sysenter_once,
+    timed: compat::sysenter,
+};
+
+const BY_SYSCALL: From32 = From32 {
+    page: Some(control::PAGE_SYSCALL),
+    absent: "this CPU has no SYSCALL in 32-bit code",
+    what: "getpid by SYSCALL from 32-bit code",
+    once: compat::syscall_once,
+    timed: compat::syscall,
+};
+
+/// Any call from 32-bit code to a kernel that answers 0.
+fn null_from_32_bit_code(bench: &Bench, row: &Row, way: &From32) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let allow = |is_allowed| {
+        // SAFETY: 1. the stub set becomes the normal one, which it was, and the fault exit stays. 2. `needs_control`.
+        unsafe { control(control::CODE_32, is_allowed) }
+    };
+    let page = match allow(1) {
+        Err(Errno::EINVAL) => return Err(Problem::Skip("a process that the kernel hides from has no 32-bit code")),
+        allowed => done("allow 32-bit code", allowed)?,
+    };
+    let result = if way.page.is_some_and(|wanted| wanted != page) {
+        Err(Problem::Skip(way.absent))
+    } else {
+        measure_from_32_bit_code(bench, row, way)
+    };
+    done("take 32-bit code away", allow(0))?;
+    result
+}
+
+fn measure_from_32_bit_code(bench: &Bench, row: &Row, way: &From32) -> Result<(), Problem> {
+    /// `getpid` of i386.
+    const GETPID_32: usize = 20;
+    // SAFETY: 1. once. 2. `getpid` takes no arguments, and the caller has seen to the rest.
+    let once = || unsafe { (way.once)(1, GETPID_32) }.last;
+    let pid = u64::from(sys::getpid().unsigned_abs());
+    expect(way.what, once(), pid)?;
+    if way.page == Some(control::PAGE_SYSENTER) {
+        with_sysenter(bench, control::SYSENTER_FROM_HEADER | control::SYSENTER_NULL, || {
+            expect("a null call from 32-bit code", once(), 0)?;
+            bench.measure(row, u32::MAX.into(), 0, |rounds| {
+                // SAFETY: 1. rounds start at 1, and there are no more. 2. As above.
+                Ok(unsafe { (way.timed)(rounds, GETPID_32) })
+            })
+        })?;
+    } else {
+        expect("a null call from 32-bit code", with_null_vectors(once)?, 0)?;
+        bench.measure(row, u32::MAX.into(), 0, |rounds| {
+            // SAFETY: 1. rounds start at 1, and there are no more. 2. As above.
+            with_null_vectors(|| unsafe { (way.timed)(rounds, GETPID_32) })
+        })?;
+    }
+    expect(way.what, once(), pid)
 }
 
 /// The kernel's own loop around WRMSR.
