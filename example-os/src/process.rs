@@ -20,7 +20,6 @@ mod context;
 pub mod descriptor;
 mod init;
 mod life;
-pub mod lock;
 mod name;
 pub mod pipe;
 pub mod scheduler;
@@ -39,10 +38,10 @@ pub use self::context::Context;
 use self::descriptor::Descriptors;
 pub use self::init::{SpawnError, run, spawn_init};
 pub use self::life::{Children, INIT, Target, WaitStatus, exit, fork, kill, start, wait};
-use self::lock::IrqLock;
 use self::name::Name;
 use self::signal::Signal;
 use crate::entry::{PerCpu, UserRules};
+use crate::lock::IrqLock;
 use crate::memory::{AddressSpace, KernelStack};
 
 /// Slots of the table. A slot set is one word, so this is its number of bits.

@@ -11,9 +11,9 @@ use entry_sysret::landing::{LandingPage, UserStack};
 use entry_sysret::{Refusal, Rules};
 
 use super::{PerCpu, UserRules};
+use crate::lock::IrqLock;
 use crate::memory::{AddressSpace, FaultError, user};
 use crate::println;
-use crate::process::lock::IrqLock;
 use crate::process::signal::Signal;
 use crate::process::{self, FaultExit, Process, WaitStatus, current};
 

@@ -100,7 +100,7 @@ fn lower_half(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
 /// Lets others run in the middle of a system call, if that was asked for and is allowed here.
 ///
 /// Interrupts were on where it came, so no proof of the contrary exists there, and with it no
-/// [lock](crate::process::lock::IrqLock) that is held. The idle thread is not preempted: it looks for work itself. What
+/// [lock](crate::lock::IrqLock) that is held. The idle thread is not preempted: it looks for work itself. What
 /// else the process owes at its exit is not forgotten: a switch leaves the flag as the next process needs it.
 fn preempt(mut irq: IrqOff) -> IrqOff {
     let cpu = PerCpu::current(&irq);

@@ -7,7 +7,6 @@ use core::sync::atomic::Ordering;
 use entry_core::{IrqOff, TrapFrame};
 
 use super::descriptor::Descriptors;
-use super::lock::IrqLock;
 use super::name::Name;
 use super::segments::Selectors;
 use super::signal::Signal;
@@ -15,6 +14,7 @@ use super::{FaultExit, IDLE, MAX_PROCESSES, PROCESSES, Process, current, schedul
 use crate::device::exit::{Outcome, finish};
 use crate::entry::variant::Variant;
 use crate::entry::{self, PerCpu};
+use crate::lock::IrqLock;
 use crate::memory::{self, AddressSpace, KernelStack, OutOfMemory};
 use crate::syscall::Errno;
 

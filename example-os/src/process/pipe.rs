@@ -7,10 +7,10 @@ use core::ops::ControlFlow;
 
 use entry_core::IrqOff;
 
-use super::lock::IrqLock;
 use super::scheduler::{self, SlotSet};
 use super::signal::Signal;
 use super::{Process, current};
+use crate::lock::IrqLock;
 use crate::memory::user;
 use crate::syscall::Errno;
 

@@ -5,7 +5,7 @@
 //! stack becomes.
 //!
 //! The scheduler demands `&mut IrqOff`: interrupts are off while bookkeeping and stack disagree, and, since the guard
-//! of an [`IrqLock`](super::lock::IrqLock) borrows the proof, no lock can be held across a switch.
+//! of an [`IrqLock`](crate::lock::IrqLock) borrows the proof, no lock can be held across a switch.
 //!
 //! A timer interrupt in the kernel counts and sets the work flag; the switch happens when the process next returns to user
 //! mode. Only processes with interrupts on at SYSCALL are preempted before that.
