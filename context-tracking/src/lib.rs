@@ -10,6 +10,7 @@
 )]
 
 pub mod context;
+mod guard;
 pub mod observer;
 pub mod state;
 pub mod tracker;

@@ -53,6 +53,7 @@
 
 use core::fmt;
 
+use crate::guard::guard;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a CPU runs, apart from NMI handlers.
@@ -185,6 +186,11 @@ impl Word {
         self.is_watching() == (matches!(self.state(), State::Kernel) || self.nmi_depth() > 0)
     }
 
+    /// What every check asks.
+    const fn contradicts_itself(self) -> bool {
+        guard!("contradiction", !self.is_consistent())
+    }
+
     /// What has to be added to come from this state to the kernel. By the bits, not by cases: this is on an entry path,
     /// where a table of jumps is not wanted.
     pub(crate) const fn exit_delta(self) -> i32 {
@@ -203,44 +209,38 @@ impl Word {
 
     /// Checks that `transition` may be made from here, where it starts in `wanted` outside NMI handlers.
     pub(crate) const fn check(self, transition: Transition, wanted: State) -> Result<(), Violation> {
-        let right = self.is_consistent() && self.place() == wanted as u64;
-        if right {
-            Ok(())
-        } else {
-            Err(Violation {
+        if self.contradicts_itself() || guard!("wrong-state", self.place() != wanted as u64) {
+            return Err(Violation {
                 transition,
                 found: self,
                 wanted: Wanted::State(wanted),
-            })
+            });
         }
+        Ok(())
     }
 
     /// Checks that an exception or NMI may begin here: anywhere but in a word that contradicts itself.
     pub(crate) const fn check_begin(self, transition: Transition) -> Result<(), Violation> {
-        let right = self.is_consistent() && self.nmi_depth() < u8::MAX;
-        if right {
-            Ok(())
-        } else {
-            Err(Violation {
+        if self.contradicts_itself() || guard!("nmi-depth", self.nmi_depth() == u8::MAX) {
+            return Err(Violation {
                 transition,
                 found: self,
                 wanted: Wanted::Consistent,
-            })
+            });
         }
+        Ok(())
     }
 
     /// Checks that an exception or NMI ends where it began: `place` is what the word should say just before the end.
     pub(crate) const fn check_end(self, transition: Transition, place: u64) -> Result<(), Violation> {
-        let right = self.is_consistent() && self.place() == place;
-        if right {
-            Ok(())
-        } else {
-            Err(Violation {
+        if self.contradicts_itself() || guard!("wrong-end", self.place() != place) {
+            return Err(Violation {
                 transition,
                 found: self,
                 wanted: Wanted::Place(Self(place)),
-            })
+            });
         }
+        Ok(())
     }
 }
 

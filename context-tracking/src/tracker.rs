@@ -31,6 +31,7 @@ use core::marker::PhantomData;
 
 use entry_core::{IrqOff, NoTracking, PerCpuHeader, Tracking, UserReturn};
 
+use crate::guard::guard;
 use crate::observer::{NoObserver, Observer};
 use crate::state::{ACTIVE, CpuWord, State, Transition, Violation, Word, delta};
 
@@ -97,10 +98,13 @@ fn stop(violation: Violation) -> ! {
 #[cold]
 #[inline(never)]
 fn report<C: PerCpu>(violation: Violation) {
-    if !violation.found().is_poisoned() {
-        C::word().poison();
-        C::violation(violation);
+    if guard!("said-once", violation.found().is_poisoned()) {
+        return;
     }
+    if guard!("poison", true) {
+        C::word().poison();
+    }
+    C::violation(violation);
 }
 
 /// Whether `check` finds nothing wrong, or is not asked. Reports what it finds.
@@ -110,7 +114,7 @@ fn passes<C: PerCpu>(check: impl FnOnce() -> Result<(), Violation>) -> bool {
         && let Err(violation) = check()
     {
         report::<C>(violation);
-        return false;
+        return !guard!("not-made", true);
     }
     true
 }
@@ -511,7 +515,9 @@ unsafe impl<C: PerCpu, O: Observer> Tracker for Tracked<C, O> {
 
     #[inline(always)]
     fn assert_kernel(transition: Transition) {
-        passes::<C>(|| C::load().check(transition, State::Kernel));
+        if guard!("kernel-claim", true) {
+            passes::<C>(|| C::load().check(transition, State::Kernel));
+        }
     }
 }
 
@@ -532,7 +538,7 @@ fn save_flags() -> u64 {
     unsafe {
         core::arch::asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags));
     }
-    #[cfg(target_os = "none")]
+    #[cfg(all(target_os = "none", not(ablate = "irq-saved-off")))]
     // SAFETY: CLI changes IF alone, which `restore_flags` restores. It may not be moved into or out of the stretch that
     // it guards, so it counts as an access to memory.
     unsafe {
@@ -544,10 +550,13 @@ fn save_flags() -> u64 {
 /// Restores what [`save_flags`] returned.
 #[inline(always)]
 fn restore_flags(flags: u64) {
+    #[cfg(not(ablate = "irq-saved-restored"))]
     // SAFETY: PUSH and POPF leave the stack as it was, and RFLAGS as `save_flags` found it, so IF is on only if it was.
     unsafe {
         core::arch::asm!("push {}", "popfq", in(reg) flags);
     }
+    #[cfg(ablate = "irq-saved-restored")]
+    let _ = flags;
 }
 
 macro_rules! around {

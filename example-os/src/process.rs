@@ -36,7 +36,7 @@ use entry_sysret::landing::LandingPage;
 
 pub use self::context::Context;
 use self::descriptor::Descriptors;
-pub use self::init::{SpawnError, run, spawn_init};
+pub use self::init::{SpawnError, run, spawn_init, wait_for_interrupt};
 pub use self::life::{Children, INIT, Target, WaitStatus, exit, fork, kill, start, wait};
 use self::name::Name;
 use self::signal::Signal;

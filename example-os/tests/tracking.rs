@@ -12,16 +12,18 @@
 #[path = "process/program.rs"]
 mod program;
 
+use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use context_tracking::State;
+use context_tracking::time::{Account, TimeAccount, TimeObserver, tsc};
+use context_tracking::{CpuWord, Ctx, Gs, IrqSaved, Kernel, State, Tracked, Tracker};
 use entry_core::{IrqOff, TrapFrame, windows};
 use entry_sysret::Refusal;
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
 use example_os::memory::USER_LIMIT;
-use example_os::process::WaitStatus;
 use example_os::process::signal::Signal;
+use example_os::process::{self, WaitStatus};
 use program::{Machine, STACK_TOP, program};
 
 const FINE: WaitStatus = WaitStatus::exited(0);
@@ -74,6 +76,89 @@ fn on_undefined(frame: &mut TrapFrame) -> bool {
     look();
     frame.set_rip(frame.rip() + 2);
     true
+}
+
+/// The lower half of an interrupt.
+fn on_interrupt(_frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    look();
+    irq
+}
+
+/// An NMI is looked at.
+fn on_nmi(frame: &mut TrapFrame) -> bool {
+    if frame.vector() != NMI {
+        return false;
+    }
+    look();
+    true
+}
+
+/// Leaves the CPU with the vectors that track, which those of the idle thread are until another process runs.
+fn run_tracked(machine: &mut Machine) {
+    let code = program!(
+        "mov eax, 0x4558",
+        "mov edi, 5",
+        "mov esi, 2",
+        "int 0x80",
+        "xor edi, edi",
+        "mov eax, 60",
+        "syscall",
+        "ud2",
+    );
+    assert_eq!(machine.run(code), FINE);
+}
+
+/// Lends out the machine's proof.
+fn with_irq(machine: &mut Machine, change: impl FnOnce(IrqOff) -> IrqOff) {
+    // SAFETY: the machine's own is not used meanwhile, and `change` gives back what it gets.
+    let irq = unsafe { IrqOff::assume() };
+    machine.irq = change(irq);
+}
+
+/// The time of this CPU, by a form of tracking that tells it.
+struct Clock;
+
+static ACCOUNT: TimeAccount = TimeAccount::new();
+
+// SAFETY: 1. There is one CPU. 2. A static and RDTSC.
+unsafe impl Account for Clock {
+    fn account() -> &'static TimeAccount {
+        &ACCOUNT
+    }
+}
+
+/// A CPU that notes with which interrupt flag it is looked at.
+struct Probe;
+
+static PROBE: CpuWord = CpuWord::new();
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+static LOOKS_WITH_INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+// SAFETY: 1. There is one CPU. 2. The defaults are used. 3. The word is used for nothing else. 4. Flags are read.
+unsafe impl context_tracking::PerCpu for Probe {
+    fn word() -> &'static CpuWord {
+        LOOKS.fetch_add(1, Relaxed);
+        LOOKS_WITH_INTERRUPTS.fetch_add(u32::from(are_interrupts_on()), Relaxed);
+        &PROBE
+    }
+}
+
+fn are_interrupts_on() -> bool {
+    let flags: u64;
+    // SAFETY: PUSHFQ and POP leave the stack as it was.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags) };
+    flags & 1 << 9 != 0
+}
+
+/// Runs `transition` with interrupts on, and says whether they are on afterwards.
+fn with_interrupts_on(transition: impl FnOnce()) -> bool {
+    // SAFETY: no lock is held, and nothing that is called here relies on a proof.
+    unsafe { asm!("sti") };
+    transition();
+    let are_on = are_interrupts_on();
+    // SAFETY: the machine's proof is right again.
+    unsafe { asm!("cli") };
+    are_on
 }
 
 /// UD2 raises an NMI in its handler, which is looked at.
@@ -320,6 +405,84 @@ example_os::tests! { Machine;
         assert_eq!(machine.finish(first), Some(FINE));
         assert_eq!(machine.finish(second), Some(FINE));
         assert_eq!(rest(&machine.irq) - before, 202);
+    }
+
+    fn an_interrupt_of_idle_is_four_steps(machine) {
+        run_tracked(machine);
+        entry::set_lower_half(Some(on_interrupt));
+        let before = rest(&machine.irq);
+        apic::timer_one_shot(TIMER_VECTOR, 100_000);
+        with_irq(machine, process::wait_for_interrupt);
+        entry::set_lower_half(None);
+        // Idle 1, the interrupt 1, its end 1, kernel 1.
+        assert_eq!((seen_once(), rest(&machine.irq) - before), ((State::Kernel, 0), 4));
+    }
+
+    fn an_nmi_of_idle_leaves_the_state_and_is_four_steps(machine) {
+        run_tracked(machine);
+        entry::set_kernel_hook(Some(on_nmi));
+        let before = rest(&machine.irq);
+        apic::timer_nmi(100_000);
+        with_irq(machine, process::wait_for_interrupt);
+        entry::set_kernel_hook(None);
+        assert_eq!((seen_once(), rest(&machine.irq) - before), ((State::Idle, 1), 4));
+    }
+
+    fn idle_is_no_state_of_untracked_kernels(machine) {
+        let plain = program!("xor edi, edi", "mov eax, 60", "syscall", "ud2");
+        run_tracked(machine);
+        assert_eq!(machine.run(plain), FINE);
+        let before = rest(&machine.irq);
+        apic::timer_one_shot(TIMER_VECTOR, 100_000);
+        with_irq(machine, process::wait_for_interrupt);
+        assert_eq!(rest(&machine.irq), before);
+    }
+
+    fn idle_time_is_accounted(machine) {
+        /// Nanoseconds, which are ticks of QEMU's time-stamp counter.
+        const WAIT: u32 = 20_000_000;
+        run_tracked(machine);
+        let start = tsc();
+        ACCOUNT.start(&machine.irq, start);
+        with_irq(machine, |irq| {
+            // SAFETY: 1. and 2. this is the idle thread, in the kernel, and the kernel has made no claim for it.
+            let ctx = unsafe { Ctx::<Kernel, IrqOff, Tracked<Gs<PerCpu>, TimeObserver<Clock>>>::assume(irq) };
+            apic::timer_one_shot(TIMER_VECTOR, WAIT);
+            let idle = ctx.idle_enter().wait(|irq| {
+                drop(irq);
+                // SAFETY: no lock is held; the proof is made anew below.
+                unsafe { asm!("sti", "hlt", "cli") };
+                // SAFETY: CLI was the last instruction.
+                unsafe { IrqOff::assume() }
+            });
+            idle.idle_exit().into_irq_off()
+        });
+        let now = tsc();
+        let times = ACCOUNT.read_own(&machine.irq, now);
+        assert!(times.idle > u64::from(WAIT / 2), "{times:?}");
+        assert_eq!((times.user, times.guest, times.total()), (0, 0, now - start));
+    }
+
+    fn a_caller_that_does_not_know_has_interrupts_off_for_the_transition_alone(_machine) {
+        type Track = IrqSaved<Tracked<Probe>>;
+        // SAFETY: the probe's word is no CPU's; whether interrupts are off is what is tested.
+        let irq = unsafe { IrqOff::assume() };
+        assert!(with_interrupts_on(|| {
+            // SAFETY: 1. and 2. as above.
+            unsafe { Track::idle_enter(&irq) };
+        }));
+        assert!(with_interrupts_on(|| {
+            // SAFETY: 1. as above.
+            unsafe { Track::idle_exit(&irq) };
+        }));
+        // SAFETY: as above.
+        let ctx = unsafe { Ctx::<Kernel, IrqOff, Tracked<Probe>>::assume(irq) }.forget_irq();
+        LOOKS.store(0, Relaxed);
+        assert!(with_interrupts_on(|| {
+            let _kernel = ctx.idle_enter_irqsave().idle_exit_irqsave();
+        }));
+        assert!(LOOKS.load(Relaxed) >= 2);
+        assert_eq!(LOOKS_WITH_INTERRUPTS.load(Relaxed), 0);
     }
 
     fn preemption_leaves_the_word_right(machine) {

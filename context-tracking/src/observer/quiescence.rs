@@ -16,6 +16,7 @@
 //! guarantees; *`NO_HZ`: Reducing Scheduling-Clock Ticks*, on CPUs that an observer must not disturb.
 
 use crate::context::{Ctx, Kernel};
+use crate::guard::guard;
 use crate::state::CpuWord;
 use crate::tracker::Tracker;
 use entry_core::IrqOff;
@@ -33,7 +34,7 @@ impl Snapshot {
     pub fn take(word: &CpuWord) -> Self {
         let now = word.load_ordered();
         Self {
-            counter: now.is_watching().then_some(now.counter()),
+            counter: guard!("grace-period", now.is_watching()).then_some(now.counter()),
         }
     }
 
@@ -129,7 +130,7 @@ impl<'a, const N: usize> GracePeriod<'a, N> {
     pub fn poll(&mut self) -> Progress {
         let mut progress = Progress::Done;
         for (index, (word, snapshot)) in self.cpus.iter_mut().enumerate() {
-            if word.load().is_poisoned() {
+            if guard!("poisoned-cpu", word.load().is_poisoned()) {
                 return Progress::Poisoned(index);
             }
             if snapshot.has_passed(word) {

@@ -21,6 +21,7 @@ use core::marker::PhantomData;
 
 use entry_core::IrqOff;
 
+use crate::guard::guard;
 use crate::observer::Observer;
 use crate::state::State;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -98,7 +99,11 @@ impl Times {
 /// The ticks from one reading of the clock to the next; 0 if it stepped back.
 const fn elapsed(since: u64, now: u64) -> u64 {
     let ticks = now.wrapping_sub(since);
-    if ticks < 1 << 63 { ticks } else { 0 }
+    if guard!("clock-step-back", ticks >= 1 << 63) {
+        0
+    } else {
+        ticks
+    }
 }
 
 /// The account of one CPU: written by that CPU with interrupts off, read by any.

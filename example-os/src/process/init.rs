@@ -108,6 +108,11 @@ fn join_path<'a>(buffer: &'a mut [u8], name: &str) -> Option<&'a str> {
     str::from_utf8(path).ok()
 }
 
+/// Sleeps until an interrupt has been handled, for the idle thread.
+pub fn wait_for_interrupt(irq: IrqOff) -> IrqOff {
+    variant::wait(irq, scheduler::wait_for_interrupt)
+}
+
 /// Becomes the idle thread of this CPU: runs processes, and sleeps when there is nothing to run.
 ///
 /// Nothing but an interrupt can make a process runnable while this thread runs. The timer wakes nobody yet, so when
@@ -128,7 +133,7 @@ pub fn run(mut irq: IrqOff) -> ! {
             if PerCpu::current(&irq).ticks() - start >= PATIENCE_TICKS {
                 finish(Outcome::InitFailed(format_args!("all processes wait for each other")));
             }
-            irq = variant::wait(irq, scheduler::wait_for_interrupt);
+            irq = wait_for_interrupt(irq);
         }
     }
 }
