@@ -486,6 +486,8 @@ fn list(plan: &Plan, row: &Row, mut code: Code, recorder: Recorder) -> Result<()
     drop(progress);
     let (round, timing) = round_of(row.name, &figures, &stretches)?;
     print!("{}", listing::text(round, &code));
+    println!("Whose they are:");
+    print!("{}", listing::shares(round, &code));
     println!(
         "{}: one round, {} operations and {} instructions around them",
         row.name, timing.operations, timing.overhead
@@ -556,14 +558,24 @@ fn on_linux(
         if plan.verbose {
             progress.line(&shown(&machine.command()));
         }
-        let ended = guest::boot(&machine, plan.limit.max(LINUX_LIMIT), &mut NoLog, &mut |line| {
-            if plan.verbose {
-                progress.line(line);
-            } else {
-                progress.note(line);
-            }
-        })?;
-        by_setting.push(linux::middle(&linux::figures(&ended)?));
+        let boot = || {
+            let ended = guest::boot(&machine, plan.limit.max(LINUX_LIMIT), &mut NoLog, &mut |line| {
+                if plan.verbose {
+                    progress.line(line);
+                } else {
+                    progress.note(line);
+                }
+            })?;
+            Ok(linux::middle(&linux::figures(&ended)?))
+        };
+        let (first, second) = thread::scope(|scope| {
+            let second = scope.spawn(boot);
+            (boot(), second.join())
+        });
+        let Ok(second) = second else {
+            unreachable!("a boot does not panic");
+        };
+        by_setting.push(linux::agreed(first?, &second?)?);
     }
     let mut rows = linux::join(&by_setting);
     rows.retain(|row| filter.is_none() || asked.iter().any(|name| *name == row.name));

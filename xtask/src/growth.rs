@@ -2,9 +2,10 @@
 //! work on, exceptions within exceptions. None of these may make an operation longer.
 
 use std::collections::BTreeSet;
+use std::thread;
 
 use crate::bench::Plan;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::figure::{Figures, Repeat};
 use crate::machine::{Boot, Machine};
 use crate::plot::{Series, digits};
@@ -214,7 +215,26 @@ pub(crate) fn boot(plan: &Plan, rounds: u32, names: &[&str], progress: &Progress
         },
         ..plan.machine.clone()
     };
-    plan.counted(&machine, progress)
+    let (first, second) = thread::scope(|scope| {
+        let second = scope.spawn(|| plan.counted(&machine, progress));
+        (plan.counted(&machine, progress), second.join())
+    });
+    let Ok(second) = second else {
+        unreachable!("a boot does not panic");
+    };
+    agreed(first?, &second?)
+}
+
+/// The figures that two boots agree on; refuses others.
+fn agreed(first: Figures, second: &Figures) -> Result<Figures> {
+    if first.rows == second.rows {
+        Ok(first)
+    } else {
+        Err(Error::Verdict {
+            what: "two boots of a series do not agree".to_owned(),
+            remedy: "see what they print with --verbose".to_owned(),
+        })
+    }
 }
 
 /// The series of the rows that were measured.
@@ -224,7 +244,7 @@ pub(crate) fn measure(plan: &Plan, rows: &[&Row], wanted: Wanted) -> Result<Vec<
         .iter()
         .filter(|sizes| rows.iter().any(|row| row.name == sizes.of))
         .collect();
-    let progress = Progress::start("booting once for each number of pages, and once for the other series");
+    let progress = Progress::start("booting twice for each number of pages, and twice for the other series");
     let mut all = Vec::new();
     if !mapping.is_empty() {
         let mut points = vec![Vec::new(); mapping.len()];
@@ -314,6 +334,19 @@ mod tests {
                 .unwrap(),
             "a: 501.5 instructions at 16 processes, but 500 at 2"
         );
+    }
+
+    #[test]
+    fn boots_that_differ_give_no_series() {
+        let figures = |ticks| {
+            let lines = [
+                "[bench] row=a rounds=10 ticks=655 loop=3 ops=1".to_owned(),
+                format!("[bench] row=a rounds=20 ticks={ticks} loop=3 ops=1"),
+            ];
+            Figures::read(lines.iter().map(String::as_str)).unwrap()
+        };
+        assert!(agreed(figures(1295), &figures(1295)).is_ok());
+        assert!(agreed(figures(1295), &figures(1296)).is_err());
     }
 
     #[test]

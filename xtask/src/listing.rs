@@ -1,5 +1,6 @@
 //! The executed instructions of one round, in order, with the function each belongs to.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
 use iced_x86::{Formatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult};
@@ -60,7 +61,7 @@ pub(crate) fn text(steps: &[Step], code: &Code) -> String {
     for step in steps {
         let image = code.image_of(step);
         let (function, offset) = image.symbol_at(step.pc).unwrap_or(("?", step.pc));
-        let place = format!("{} {function}", if step.level == 3 { "user" } else { "kernel" });
+        let place = named(step, function);
         if place != here {
             let _ = writeln!(out, "{place}:");
             here = place;
@@ -85,6 +86,33 @@ pub(crate) fn text(steps: &[Step], code: &Code) -> String {
             "{count:>5}  {step_pc:016x}  +{offset:<#6x} {words}{delivered}",
             step_pc = step.pc
         );
+    }
+    out
+}
+
+/// Whose an instruction of this function is.
+fn named(step: &Step, function: &str) -> String {
+    format!("{} {function}", if step.level == 3 { "user" } else { "kernel" })
+}
+
+/// How many of a round's charged instructions are whose: user program, stub or function, the most first.
+pub(crate) fn shares(steps: &[Step], code: &Code) -> String {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for step in steps.iter().filter(|step| step.charged) {
+        let function = code
+            .image_of(step)
+            .symbol_at(step.pc)
+            .map_or("?", |(function, _)| function);
+        let place = named(step, function);
+        match counts.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((place, 1)),
+        }
+    }
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let mut out = String::new();
+    for (place, count) in counts {
+        let _ = writeln!(out, "{count:>5}  {place}");
     }
     out
 }
@@ -151,6 +179,7 @@ mod tests {
             step(0x1000, 0, true, None),
             step(0x40_0000, 3, true, None),
         ];
+        assert_eq!(shares(&steps, &code), "    1  kernel ?\n    1  user ?\n");
         let text = text(&steps, &code);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "user ?:");
