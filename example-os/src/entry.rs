@@ -36,7 +36,7 @@ use entry_sysret::{RuleSet, Rules, SysretOrIret};
 use x86_64::instructions::segmentation::{FS, GS, Segment};
 use x86_64::structures::gdt::SegmentSelector;
 
-use self::compat::Kernel32;
+use self::compat::{Kernel32, PrivilegedKernel32};
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
 use self::interrupt::EXPERIMENT_VECTOR;
 pub use self::interrupt::{LowerHalf, set_lower_half};
@@ -83,6 +83,7 @@ static TRACKED_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static OTHER_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static CODE32_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static NULL_CODE32_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static IO_CODE32_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 
 static INTERRUPT_STACK: IstStack<IST_BYTES> = IstStack::new();
 
@@ -261,6 +262,8 @@ pub(crate) enum Vectors {
     Code32,
     /// The same, of an experiment whose exceptions, INT 0x80 and SYSCALL from 32-bit code do nothing.
     NullCode32,
+    /// That of [`OsKernel`] for processes that have 32-bit code and IOPL 3.
+    IoCode32,
 }
 
 impl Vectors {
@@ -275,7 +278,8 @@ impl Vectors {
             4 => Self::IoPrivilege,
             5 => Self::IrqsOn,
             6 => Self::Code32,
-            _ => Self::NullCode32,
+            7 => Self::NullCode32,
+            _ => Self::IoCode32,
         }
     }
 
@@ -286,7 +290,7 @@ impl Vectors {
 
     /// Whether they are those of processes that have 32-bit code, and go with its stubs of SYSENTER.
     pub(crate) const fn allow_32_bit_code(self) -> bool {
-        matches!(self, Self::Code32 | Self::NullCode32)
+        matches!(self, Self::Code32 | Self::NullCode32 | Self::IoCode32)
     }
 
     const fn gates(self) -> &'static Late<Gates> {
@@ -299,6 +303,7 @@ impl Vectors {
             Self::IrqsOn => &IRQS_ON_GATES,
             Self::Code32 => &CODE32_GATES,
             Self::NullCode32 => &NULL_CODE32_GATES,
+            Self::IoCode32 => &IO_CODE32_GATES,
         }
     }
 }
@@ -640,6 +645,7 @@ unsafe fn fill_gates() {
         (&SPLIT_GATES, split_stubs::<OsKernel>()),
         (&IO_PRIVILEGE_GATES, stubs::<OsKernel<NoTracking, IoRules>>()),
         (&CODE32_GATES, stubs::<Kernel32>()),
+        (&IO_CODE32_GATES, stubs::<PrivilegedKernel32>()),
         (&NULL_CODE32_GATES, experiment::null_stubs_32()),
     ] {
         let gates = Gates::new(stubs.vectors, stubs.syscall_compat);

@@ -17,7 +17,7 @@
 //! | 11 | 1: this process has IOPL 3, and the set of stubs 0; 0: IOPL 0 | 0 |
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base and the user's GS base are written by WRFSBASE and WRGSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
-//! | 14 | 1: this process may have 32-bit code, and has a page by which such code enters, and the set of stubs 0; 0: neither, but for the page | how the page enters: 1 INT 0x80, 2 SYSENTER, 3 SYSCALL |
+//! | 14 | 1: this process may have 32-bit code, and has a page by which such code enters, and the set of stubs 0; 2: IOPL 3 besides; 0: none of it, but for the page | how the page enters: 1 INT 0x80, 2 SYSENTER, 3 SYSCALL |
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 24 | – | RFLAGS in the kernel's own code, with interrupts off for this call |
@@ -214,7 +214,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         10 => select_sysenter(argument, irq)?,
         12 => return time_stack_register(argument, irq),
         13 => return time_base(argument & 1 != 0, argument >> 8, irq),
-        14 => return allow_32_bit_code(process, switch(argument)?, irq),
+        14 => return allow_32_bit_code(process, argument, irq),
         16 => return time_protected_mode(argument, irq),
         24 => return Ok(rflags::read_raw()),
         17 => return time_breakpoints(argument & 0xff, argument >> 8, irq),
@@ -274,15 +274,21 @@ fn select_null_vectors(is_null: bool, irq: &IrqOff) -> Result<(), Errno> {
 }
 
 /// Lets a process have 32-bit code, and gives it the page by which that enters, or takes the leave away.
-fn allow_32_bit_code(process: &Process, is_allowed: bool, irq: &IrqOff) -> Result<u64, Errno> {
-    if !is_allowed {
-        process.context().request_variant(Variant::Plain, irq);
+fn allow_32_bit_code(process: &Process, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
+    let variant = match argument {
+        0 => Variant::Plain,
+        1 => Variant::Code32,
+        2 => Variant::IoCode32,
+        _ => return Err(Errno::EINVAL),
+    };
+    if !variant.allows_32_bit_code() {
+        process.context().request_variant(variant, irq);
         return Ok(0);
     }
     let mut space = process.space().lock(irq);
     let space = space.as_mut().ok_or(Errno::EINVAL)?;
     compat::map_call_page(space).map_err(|_| Errno::ENOMEM)?;
-    process.context().request_variant(Variant::Code32, irq);
+    process.context().request_variant(variant, irq);
     Ok(match compat::entry() {
         Entry32::Int80 => 1,
         Entry32::Sysenter => 2,

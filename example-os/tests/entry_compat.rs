@@ -41,6 +41,7 @@ const SIGSEGV: u8 = 11;
 
 const TF: u64 = 1 << 8;
 const DF: u64 = 1 << 10;
+const IOPL: u64 = 3 << 12;
 const NT: u64 = 1 << 14;
 const AC: u64 = 1 << 18;
 
@@ -201,17 +202,24 @@ fn leave_a_pattern(machine: &mut Machine) {
     assert_eq!(machine.run(code), FINE);
 }
 
-/// `getpid` with the flags in EBX, which POPFD loads right before `$enter`, and a look at what is left of them.
+/// 64-bit code that gets what R12 says of operation 14 of the control call, stores the flags in R14, and jumps to 32-bit
+/// code: `getpid` with the flags in EBX, which POPFD loads right before `$enter`, and a look at what is left of those stored.
 macro_rules! flags_program {
     ($($enter:literal),+) => {
-        program32!(
+        program!(
+            "mov eax, 0x4558", "mov edi, 14", "mov esi, r12d", "int 0x80", "test eax, eax", "jle 5f",
+            "mov [0x500010], r14d",
+            "lea rcx, [rip + 6f]", "mov [0x500000], ecx", "mov dword ptr [0x500004], 0x1b",
+            ".byte 0xff, 0x2c, 0x25, 0, 0, 0x50, 0",
+            "5:", "ud2",
+            ".code32", "6:",
             "mov eax, 20", "int 0x80", "mov esi, eax",
             "mov eax, 20", "call 4f",
             "pushfd", "pop ecx", "push 0x202", "popfd",
-            "cmp eax, esi", "jne 9f", "xor ecx, ebx", "test ecx, 0x47400", "jnz 9f",
+            "cmp eax, esi", "jne 9f", "xor ecx, [0x500010]", "test ecx, 0x47400", "jnz 9f",
             "mov eax, 1", "xor ebx, ebx", "int 0x80",
             "9:", "mov eax, 1", "mov ebx, 1", "int 0x80",
-            "4:", $($enter),+
+            "4:", $($enter,)+ ".code64"
         )
     };
 }
@@ -417,15 +425,19 @@ example_os::tests! { Machine;
 
     fn all_combinations_of_flags_are_survived(machine) {
         for (way, code) in flags_programs().into_iter().enumerate() {
-            for pattern in 0..16_u64 {
+            for pattern in 0..32_u64 {
                 let chosen = |bit: u32, flag: u64| if pattern >> bit & 1 == 1 { flag } else { 0 };
                 let user = chosen(0, NT) | chosen(1, AC) | chosen(2, DF) | chosen(3, TF);
                 if is_bochs() && !is_intel() && way == 1 && user & TF != 0 {
                     // Bochs 2.7 traps at the target of SYSCALL although SFMASK clears TF.
                     continue;
                 }
-                let mut frame = frame32();
+                let iopl = chosen(4, IOPL);
+                let mut frame = entry::first_frame(CODE, STACK_TOP);
+                // POPFD sets all of them but IOPL.
                 frame.set_rbx(0x202 | user);
+                frame.set_r12(if iopl == 0 { 1 } else { 2 });
+                frame.set_r14(user | iopl);
                 STEPS.store(0, Ordering::Relaxed);
                 STRAY_STEPS.store(0, Ordering::Relaxed);
                 entry::set_kernel_hook(Some(end_stepping));

@@ -36,6 +36,22 @@ unsafe impl Compat for Kernel32 {
     const LANDING: usize = PerCpu::LANDING;
 }
 
+/// As [`Code32Rules`], with leave for IOPL 3 and so for IF = 0.
+#[derive(Debug)]
+pub struct IoCode32Rules;
+
+impl Rules for IoCode32Rules {
+    const RULES: RuleSet = Code32Rules::RULES.with_io_privilege();
+}
+
+/// The kernel of processes that have 32-bit code and IOPL 3.
+pub(crate) type PrivilegedKernel32 = OsKernel<NoTracking, IoCode32Rules>;
+
+// SAFETY: as `Kernel32`.
+unsafe impl Compat for PrivilegedKernel32 {
+    const LANDING: usize = PerCpu::LANDING;
+}
+
 /// How the page enters the kernel on this CPU.
 pub(crate) fn entry() -> Entry32 {
     Entry32::on(&CpuFeatures::detect())

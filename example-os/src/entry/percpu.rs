@@ -14,7 +14,7 @@ use entry_core::{IrqOff, PerCpuHeader};
 use entry_sysenter::error::Unsupported;
 
 use super::compat::{self, Kernel32};
-use super::sysenter::{Callee, Callee32, Callee64, Installed as Sysenter, TaskState, Way};
+use super::sysenter::{Callee, Callee32, Callee64, Installed as Sysenter, PrivilegedCallee32, TaskState, Way};
 use super::{OsKernel, SyscallEntry, Vectors};
 use crate::guard::guard;
 use crate::process::Process;
@@ -234,7 +234,7 @@ impl PerCpu {
         }
         self.load_vectors(entry.vectors());
         if entry.vectors().allow_32_bit_code() {
-            self.prepare_for_32_bit_code(irq);
+            self.prepare_for_32_bit_code(entry.vectors() == Vectors::IoCode32, irq);
             return;
         }
         self.landing.store(0, Ordering::Relaxed);
@@ -260,13 +260,19 @@ impl PerCpu {
     }
 
     /// The part of [`PerCpu::take_syscall_entry`] that only 32-bit code needs.
-    fn prepare_for_32_bit_code(&self, irq: &IrqOff) {
+    fn prepare_for_32_bit_code(&self, is_privileged: bool, irq: &IrqOff) {
         // Every switch from here is to come by `take_syscall_entry`, even one to a process of the same kind.
         self.syscall_entry.store(0, Ordering::Relaxed);
         self.landing.store(compat::landing(), Ordering::Relaxed);
-        if self.has_sysenter(irq) && !self.sysenter_is_for_32_bit.load(Ordering::Relaxed) {
-            // A CPU that had it still has it.
-            let _ = self.install_sysenter::<Callee32<Kernel32>>(Way::FromHeader, irq);
+        let fits = self.sysenter_is_for_32_bit.load(Ordering::Relaxed)
+            && self.sysenter_allows_io_privilege.load(Ordering::Relaxed) == is_privileged;
+        // A CPU that had it still has it.
+        if self.has_sysenter(irq) && !fits {
+            let _ = if is_privileged {
+                self.install_sysenter::<PrivilegedCallee32>(Way::FromHeader, irq)
+            } else {
+                self.install_sysenter::<Callee32<Kernel32>>(Way::FromHeader, irq)
+            };
         }
         // It is off if the last process was one that the kernel hides from.
         self.set_sysenter_enabled(true, irq);

@@ -25,6 +25,7 @@ use entry_sysenter::support::SysenterSupport;
 use entry_sysenter::trampoline::{Absolute, Form, RipRelative, SwapgsRelative, Trampoline64};
 use x86_64::registers::control::{Cr0, Cr0Flags};
 
+use super::compat::PrivilegedKernel32;
 use super::variant::Privileged;
 use super::{LAYOUT, PerCpu};
 use crate::memory::layout::index;
@@ -151,6 +152,18 @@ impl<K: Compat> Callee for Callee32<K> {
         } else {
             entry32::<K, A, Baseline>()
         }
+    }
+}
+
+/// The kernel of programs with IOPL 3, called by 32-bit code.
+pub(crate) struct PrivilegedCallee32;
+
+impl Callee for PrivilegedCallee32 {
+    const IS_32_BIT: bool = true;
+    const ALLOWS_IO_PRIVILEGE: bool = true;
+
+    fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
+        Callee32::<PrivilegedKernel32>::entry(features)
     }
 }
 

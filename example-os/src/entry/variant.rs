@@ -13,7 +13,7 @@ use entry_core::rflags::Rflags;
 use entry_core::stub::{ReturnToUser, StubTable};
 use entry_core::{IrqOff, NoTracking, TrapFrame};
 
-use super::compat::Kernel32;
+use super::compat::{Kernel32, PrivilegedKernel32};
 use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, leave_by, split_stubs, stubs};
 use crate::process::{current, segments};
 
@@ -34,6 +34,8 @@ pub enum Variant {
     IoPrivilege,
     /// Not tracked, with leave for 32-bit code.
     Code32,
+    /// The same, with IOPL 3.
+    IoCode32,
 }
 
 impl Variant {
@@ -44,8 +46,14 @@ impl Variant {
             1 => Self::IrqSaved,
             2 => Self::IrqOff,
             3 => Self::IoPrivilege,
-            _ => Self::Code32,
+            4 => Self::Code32,
+            _ => Self::IoCode32,
         }
+    }
+
+    /// Whether there may be 32-bit code.
+    pub(crate) const fn allows_32_bit_code(self) -> bool {
+        matches!(self, Self::Code32 | Self::IoCode32)
     }
 }
 
@@ -57,6 +65,7 @@ pub(crate) fn entry_of(variant: Variant) -> SyscallEntry {
         Variant::IrqOff => SyscallEntry::tracked::<OsKernel<Track>>(),
         Variant::IoPrivilege => SyscallEntry::new(stubs::<Privileged>().syscall, Vectors::IoPrivilege),
         Variant::Code32 => SyscallEntry::new(stubs::<Kernel32>().syscall, Vectors::Code32),
+        Variant::IoCode32 => SyscallEntry::new(stubs::<PrivilegedKernel32>().syscall, Vectors::IoCode32),
     }
 }
 
@@ -72,6 +81,7 @@ pub(super) fn return_of(variant: Variant) -> ReturnToUser {
         Variant::IrqOff => stubs::<OsKernel<Track>>(),
         Variant::IoPrivilege => stubs::<Privileged>(),
         Variant::Code32 => stubs::<Kernel32>(),
+        Variant::IoCode32 => stubs::<PrivilegedKernel32>(),
     };
     return_to_user
 }
@@ -97,13 +107,13 @@ pub(super) unsafe fn change(variant: Variant, frame: *mut TrapFrame, irq: IrqOff
     let context = current().context();
     context.set_variant(variant);
     context.set_syscall_entry(entry_of(variant), &irq);
-    if variant == Variant::Code32 {
+    if variant.allows_32_bit_code() {
         segments::load_for_32_bit_code(&irq);
     }
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     let privilege = match variant {
-        Variant::IoPrivilege => Rflags::IO_PRIVILEGE_LEVEL,
+        Variant::IoPrivilege | Variant::IoCode32 => Rflags::IO_PRIVILEGE_LEVEL,
         _ => Rflags::empty(),
     };
     words.set_rflags(words.rflags() & !Rflags::IO_PRIVILEGE_LEVEL.bits() | privilege.bits());

@@ -192,10 +192,11 @@ impl Vacancy {
         context
             .gs_base
             .store(base(has_gs, parent.context.gs_base()), Ordering::Relaxed);
-        let variant = if is_32_bit {
+        let inherited = parent.context.variant();
+        let variant = if is_32_bit && !inherited.allows_32_bit_code() {
             Variant::Code32
         } else {
-            parent.context.variant()
+            inherited
         };
         context.store_syscall_entry(entry::variant::entry_of(variant));
         context.set_variant(variant);
