@@ -509,7 +509,7 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel, O: Options>(frame: *mut Tr
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     // Before anything that needs GS: the records are reached by their address alone.
-    if windows::is_iret(words.rip()) {
+    if guard!("iret-fault", windows::is_iret(words.rip())) {
         // SAFETY: 1. as here. 2. The record says so.
         return unsafe { take_back_iret::<O>(frame) };
     }
@@ -545,8 +545,10 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel, O: Options>(frame: *mut Tr
 #[cold]
 #[inline(never)]
 unsafe fn take_back_iret<O: Options>(frame: *mut TrapFrame) -> *mut TrapFrame {
-    // SAFETY: condition 2.
-    unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
+    if guard!("iret-fault-gs", true) {
+        // SAFETY: condition 2.
+        unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
+    }
     // SAFETY: condition 1.
     let fault = unsafe { frame.read() };
     #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]

@@ -55,10 +55,10 @@ pub(crate) const fn sanitised(wanted: u64, current: u64, rules: &RuleSet) -> u64
     } else {
         wanted
     };
-    let iopl = if rules.allows_io_privilege {
-        current & Rflags::IO_PRIVILEGE_LEVEL.bits()
-    } else {
+    let iopl = if guard!("builder-io-privilege", !rules.allows_io_privilege) {
         0
+    } else {
+        current & Rflags::IO_PRIVILEGE_LEVEL.bits()
     };
     let forced = if guard!("force-interrupts", true) {
         START
@@ -221,7 +221,9 @@ pub const fn restore(frame: &mut TrapFrame, rules: &RuleSet, context: &SavedCont
         return Err(refusal);
     }
     let rflags = sanitised(context.rflags, frame.rflags(), rules);
-    frame.mark_built();
+    if guard!("restore-marks", true) {
+        frame.mark_built();
+    }
     frame.set_rax(context.rax);
     frame.set_rbx(context.rbx);
     frame.set_rcx(context.rcx);

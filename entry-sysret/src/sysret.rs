@@ -53,10 +53,16 @@ pub const fn call_user(frame: &mut TrapFrame, rules: &RuleSet, call: &UserCall) 
     if let Err(refusal) = check_target(rules, cs, rules.data, call.rip) {
         return Err(refusal);
     }
-    let kept = SETTABLE & !Rflags::TRAP.union(Rflags::DIRECTION).union(Rflags::RESUME).bits();
+    let kept = if guard!("call-flags", true) {
+        SETTABLE & !Rflags::TRAP.union(Rflags::DIRECTION).union(Rflags::RESUME).bits()
+    } else {
+        SETTABLE
+    };
     let rflags = sanitised(frame.rflags() & kept, frame.rflags(), rules);
     let [rdi, rsi, rdx] = call.arguments;
-    frame.mark_built();
+    if guard!("call-marks", true) {
+        frame.mark_built();
+    }
     frame.set_rip(call.rip);
     frame.set_rsp(call.rsp);
     frame.set_rflags(rflags);

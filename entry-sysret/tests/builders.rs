@@ -244,6 +244,22 @@ fn a_user_call_starts_as_the_c_abi_expects() {
 }
 
 #[test]
+fn a_user_call_keeps_no_mark_of_the_entry() {
+    let mut frame = program_start(&CLOSED, CodeSize::Bits64, 0x40_0000, 0).unwrap();
+    let built = frame.kind_word();
+    frame.declare_rcx_r11_dead();
+    frame.declare_no_instruction_breakpoint();
+    let call = UserCall {
+        size: CodeSize::Bits64,
+        rip: 0x40_2000,
+        rsp: 0x7000_0008,
+        arguments: [0; 3],
+    };
+    call_user(&mut frame, &CLOSED, &call).unwrap();
+    assert_eq!(frame.kind_word(), built);
+}
+
+#[test]
 fn a_fork_child_differs_in_rax_and_stack_alone() {
     let mut parent = TrapFrame::zeroed();
     restore(&mut parent, &CLOSED, &GOOD).unwrap();

@@ -22,10 +22,14 @@ use entry_core::vector::Vector;
 use entry_core::{EntryKind, Exit, TrapFrame};
 use entry_sysret::IretOnly;
 use example_os::entry::{self, LAYOUT, UserRules};
+use example_os::memory::KernelStack;
+use example_os::memory::layout::index;
 use example_os::process::WaitStatus;
 use example_os::process::signal::Signal;
 use program::{CODE, Machine, STACK_TOP, program};
+use x86_64::VirtAddr;
 use x86_64::instructions::tables;
+use x86_64::structures::DescriptorTablePointer;
 
 /// What goes wrong, and how the CPU says so.
 #[derive(Clone, Copy)]
@@ -256,7 +260,7 @@ fn run(machine: &mut Machine, fault: Fault, is_repaired: bool) -> WaitStatus {
 fn survives(machine: &mut Machine, fault: Fault) {
     assert_eq!(run(machine, fault, true), WaitStatus::exited(5));
     let signal = match fault.vectors {
-        [Vector::GENERAL_PROTECTION] => SIGSEGV,
+        [Vector::GENERAL_PROTECTION | Vector::PAGE_FAULT] => SIGSEGV,
         _ => SIGBUS,
     };
     assert_eq!(
@@ -349,6 +353,29 @@ example_os::tests! { Machine;
         // #SS on a CPU, #NP on TCG.
         let vectors = &[Vector::STACK_SEGMENT, Vector::SEGMENT_NOT_PRESENT];
         survives(machine, Fault::absent(LAYOUT.user_data(), vectors));
+    }
+
+    fn descriptor_in_a_page_that_is_not_there(machine) {
+        // The table ends with its page and its limit does not: a selector behind its last one is a page fault.
+        let stack = KernelStack::new().unwrap();
+        let old = tables::sgdt();
+        let bytes = usize::from(old.limit) + 1;
+        let copy = core::ptr::with_exposed_provenance_mut::<u8>(index(stack.top()) - bytes);
+        // SAFETY: the table is kernel data, and the stack is new.
+        unsafe { copy.copy_from_nonoverlapping(old.base.as_ptr(), bytes) };
+        let longer = DescriptorTablePointer {
+            limit: old.limit + 4096,
+            base: VirtAddr::from_ptr(copy),
+        };
+        // SAFETY: it holds the same descriptors.
+        unsafe { tables::lgdt(&longer) };
+        let fault = Fault {
+            vectors: &[Vector::PAGE_FAULT],
+            ..Fault::protection(|frame| frame.set_cs(0x4b), 0)
+        };
+        survives(machine, fault);
+        // SAFETY: as before.
+        unsafe { tables::lgdt(&old) };
     }
 
     fn rip_that_is_not_canonical(machine) {
