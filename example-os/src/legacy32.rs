@@ -5,8 +5,8 @@
 //! of [`Trampoline32`] and 32-bit code at CPL 3 that enters by SYSENTER and comes back by SYSEXIT: a call that does nothing, and two
 //! tasks, each with an address space and memory of its own, that switch to each other.
 //!
-//! [`run`] leaves long mode, lets the tasks have their rounds, and comes back. No Rust runs in between: [`code`] is
-//! assembly, and lies with [`Low`] in the identity-mapped first pages of the image. There is no kernel to speak of in
+//! [`run`] leaves long mode, lets the tasks have their rounds, and comes back. No Rust runs in between: `code` is
+//! assembly, and lies with `Low` in the identity-mapped first pages of the image. There is no kernel to speak of in
 //! there: interrupts stay off, the table of vectors has #DB and the way back, and anything else ends the machine, NMIs
 //! included.
 //!

@@ -14,7 +14,6 @@
 //! | `segments` | segment registers that only a program has a use for |
 //! | [`descriptor`], [`pipe`] | what a process can read and write |
 //! | [`signal`] | what ends a process |
-//! | [`lock`] | the lock that all of these use |
 
 mod context;
 pub mod descriptor;

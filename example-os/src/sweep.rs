@@ -3,7 +3,7 @@
 //! A *shot* enters a small program with all registers chosen, lets it cause an [`Event`], injects something else at one
 //! instruction boundary of the kernel's way in or out, and compares everything that the program can see afterwards. A
 //! *sweep* does that for all boundaries, all events, and user stack pointers and GS bases of every kind. What is tested
-//! are the stubs of the running image with [`OsKernel`](crate::entry::OsKernel) behind them: the harness adds a hook where
+//! are the stubs of the running image with [`OsKernel`] behind them: the harness adds a hook where
 //! the kernel has no answer, and nothing on its fast paths.
 //!
 //! | [`Injector`] | how the event comes to the boundary | proves |

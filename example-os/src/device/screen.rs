@@ -1,7 +1,7 @@
 //! The text screen of a PC with VGA: 25 rows of 80 columns.
 //!
 //! Output only and without a lock, like the serial line. What was printed is kept, since it may be more than the screen
-//! shows and a machine without a serial line has nothing else to show it: [`show_all`] leafs through it at the end.
+//! shows and a machine without a serial line has nothing else to show it: `show_all` leafs through it at the end.
 //!
 //! # Source
 //!
