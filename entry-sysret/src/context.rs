@@ -107,7 +107,7 @@ pub enum UserEvent<R = Refusal> {
     Exception {
         /// Its vector.
         vector: Vector,
-        /// Its error code, or 0.
+        /// What [`TrapFrame::error_code`] says: 0 if it has none.
         error_code: u64,
     },
     /// A page fault.

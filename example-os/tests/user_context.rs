@@ -278,7 +278,8 @@ example_os::tests! { Machine;
     fn a_single_step_comes_back(machine) {
         let mut context = machine.load(program!("nop", "nop", "int3"));
         context.frame_mut().set_rflags(0x302);
-        let step = UserEvent::Exception { vector: Vector::DEBUG, error_code: 0 };
+        // DR6.BS
+        let step = UserEvent::Exception { vector: Vector::DEBUG, error_code: 1 << 14 };
         for offset in [1, 2] {
             assert_eq!(machine.run(&mut context), step);
             assert_eq!(context.frame().rip(), CODE + offset);
