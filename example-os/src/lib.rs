@@ -11,6 +11,7 @@
 //! | [`legacy32`] | an excursion to 32-bit protected mode, for SYSENTER as it was in 2003 |
 //! | [`device`] | serial line, text screen, local APIC, end of the run |
 //! | [`mod@panic`], [`harness`] | how a run ends badly; in-kernel tests |
+//! | [`sweep`], [`registers`] | events at every instruction of the stubs; all registers at once |
 //!
 //! System calls follow the Linux x86-64 ABI, so that one static ELF file runs here and on Linux.
 #![no_std]
@@ -28,5 +29,6 @@ pub mod lock;
 pub mod memory;
 pub mod panic;
 pub mod process;
+pub mod registers;
 pub mod sweep;
 pub mod syscall;

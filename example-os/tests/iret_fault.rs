@@ -26,6 +26,7 @@ use example_os::memory::KernelStack;
 use example_os::memory::layout::index;
 use example_os::process::WaitStatus;
 use example_os::process::signal::Signal;
+use example_os::registers::Registers;
 use program::{CODE, Machine, STACK_TOP, program};
 use x86_64::VirtAddr;
 use x86_64::instructions::tables;
@@ -135,29 +136,9 @@ fn toggle(selector: Selector) {
     unsafe { at.write_volatile(descriptor ^ PRESENT) };
 }
 
-/// The registers that the event must not change.
-const fn registers(frame: &TrapFrame) -> [u64; 15] {
-    [
-        frame.rax(),
-        frame.rbx(),
-        frame.rcx(),
-        frame.rdx(),
-        frame.rsi(),
-        frame.rdi(),
-        frame.rbp(),
-        frame.r8(),
-        frame.r9(),
-        frame.r10(),
-        frame.r11(),
-        frame.r12(),
-        frame.r13(),
-        frame.r14(),
-        frame.r15(),
-    ]
-}
-
-const fn image(frame: &TrapFrame) -> [u64; 5] {
-    [frame.rip(), frame.cs(), frame.rflags(), frame.rsp(), frame.ss()]
+/// All registers. A fault in user mode has RF in its frame.
+const fn registers(frame: &TrapFrame) -> Registers {
+    Registers::read(frame).with(Registers::RFLAGS, frame.rflags() & !0x1_0000)
 }
 
 fn hook(frame: &mut TrapFrame) -> bool {
@@ -166,8 +147,8 @@ fn hook(frame: &mut TrapFrame) -> bool {
     if frame.vector() == Vector::BREAKPOINT.0 {
         state.breakpoints += 1;
         if state.breakpoints > 1 {
-            assert_eq!(registers(frame), registers(&state.good));
-            assert_eq!(image(frame)[1..], image(&state.good)[1..]);
+            let good = registers(&state.good).with(Registers::RIP, frame.rip());
+            assert_eq!(registers(frame), good);
             return true;
         }
         state.good = frame.clone();
@@ -191,11 +172,6 @@ fn hook(frame: &mut TrapFrame) -> bool {
     assert_eq!(frame.entry_kind(), Some(fault.kind), "{frame}");
     assert_eq!(frame.error_code(), fault.code, "{frame}");
     assert_eq!(registers(frame), registers(&spoilt));
-    // A fault in user mode has RF in its frame.
-    let (mut left, mut right) = (image(frame), image(&spoilt));
-    left[2] &= !0x1_0000;
-    right[2] &= !0x1_0000;
-    assert_eq!(left, right);
     assert_eq!(bases(), state.bases);
     if !state.is_repaired {
         return false;
@@ -215,26 +191,11 @@ fn run(machine: &mut Machine, fault: Fault, is_repaired: bool) -> WaitStatus {
     state.is_repaired = is_repaired;
     (state.breakpoints, state.faults) = (0, 0);
     let mut frame = entry::first_frame(CODE, STACK_TOP);
-    let setters = [
-        TrapFrame::set_rax,
-        TrapFrame::set_rbx,
-        TrapFrame::set_rcx,
-        TrapFrame::set_rdx,
-        TrapFrame::set_rsi,
-        TrapFrame::set_rdi,
-        TrapFrame::set_rbp,
-        TrapFrame::set_r8,
-        TrapFrame::set_r9,
-        TrapFrame::set_r10,
-        TrapFrame::set_r11,
-        TrapFrame::set_r12,
-        TrapFrame::set_r13,
-        TrapFrame::set_r14,
-        TrapFrame::set_r15,
-    ];
-    for (number, set) in (1..).zip(setters) {
-        set(&mut frame, 0x0101_0101_0101_0101 * number);
+    let mut words = Registers::read(&frame);
+    for (number, word) in (1..).zip(words.first(Registers::GENERAL)) {
+        *word = 0x0101_0101_0101_0101 * number;
     }
+    words.write(&mut frame);
     frame.set_rflags(FLAGS);
     let code = program!("int3", "int3", "mov eax, 60", "mov edi, 5", "syscall", "ud2");
     entry::set_kernel_hook(Some(hook));

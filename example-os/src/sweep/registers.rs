@@ -6,67 +6,29 @@ use entry_core::TrapFrame;
 use entry_core::msr::{Cpu, FsBase, GsBase, KernelGsBase, Register};
 use entry_core::rflags::Rflags;
 
-/// Names of the words, in order.
-const NAMES: [&str; 23] = [
-    "rax",
-    "rbx",
-    "rcx",
-    "rdx",
-    "rsi",
-    "rdi",
-    "rbp",
-    "r8",
-    "r9",
-    "r10",
-    "r11",
-    "r12",
-    "r13",
-    "r14",
-    "r15",
-    "rip",
-    "rflags",
-    "rsp",
-    "cs",
-    "ss",
-    "fs base",
-    "gs base",
-    "kernel gs base",
-];
+use crate::registers::Registers as FrameRegisters;
 
-/// The words.
+/// The registers of a frame, and the three bases: FS, GS, kernel GS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Registers([u64; NAMES.len()]);
+pub(super) struct Registers {
+    frame: FrameRegisters,
+    bases: [u64; 3],
+}
 
 impl Registers {
-    pub(super) const ZERO: Self = Self([0; NAMES.len()]);
+    pub(super) const ZERO: Self = Self {
+        frame: FrameRegisters::ZERO,
+        bases: [0; 3],
+    };
 
     /// A frame's registers and the three bases. RF is left out: whether a fault frame has it set is the CPU's business.
     pub(super) const fn new(frame: &TrapFrame, fs_base: u64, gs_base: u64, kernel_gs_base: u64) -> Self {
-        Self([
-            frame.rax(),
-            frame.rbx(),
-            frame.rcx(),
-            frame.rdx(),
-            frame.rsi(),
-            frame.rdi(),
-            frame.rbp(),
-            frame.r8(),
-            frame.r9(),
-            frame.r10(),
-            frame.r11(),
-            frame.r12(),
-            frame.r13(),
-            frame.r14(),
-            frame.r15(),
-            frame.rip(),
-            frame.rflags() & !Rflags::RESUME.bits(),
-            frame.rsp(),
-            frame.cs(),
-            frame.ss(),
-            fs_base,
-            gs_base,
-            kernel_gs_base,
-        ])
+        let frame_registers = FrameRegisters::read(frame);
+        let rflags = frame.rflags() & !Rflags::RESUME.bits();
+        Self {
+            frame: frame_registers.with(FrameRegisters::RFLAGS, rflags),
+            bases: [fs_base, gs_base, kernel_gs_base],
+        }
     }
 
     /// A frame's registers, and the bases as they are now.
@@ -94,10 +56,13 @@ pub(super) struct Differences<'a> {
 
 impl fmt::Display for Differences<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for ((name, seen), wanted) in NAMES.iter().zip(self.seen.0).zip(self.wanted.0) {
-            if seen != wanted {
-                write!(f, " {name} is {seen:#x}, was to be {wanted:#x};")?;
-            }
+        write!(f, "{}", self.seen.frame.differences(&self.wanted.frame))?;
+        if self.seen.bases != self.wanted.bases {
+            write!(
+                f,
+                " bases of FS, GS, kernel GS are {:x?}, were to be {:x?};",
+                self.seen.bases, self.wanted.bases
+            )?;
         }
         Ok(())
     }
