@@ -26,7 +26,7 @@ use example_os::entry::{self, TIMER_VECTOR};
 use example_os::memory::AddressSpace;
 use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
-use example_os::{boot, elf};
+use example_os::{boot, elf, skip};
 use program::{CODE, Machine, STACK_TOP, program};
 
 /// A program did what it was to do.
@@ -484,15 +484,42 @@ example_os::tests! { Machine;
             "dec ebx", "jnz 4b",
             "mov eax, 60", "xor edi, edi", "syscall", "9:", "mov eax, 60", "mov edi, 1", "syscall", "ud2"
         );
-        let all = [
-            machine.start_at(CODE, code32, &frame32()),
-            machine.start(code64),
-            machine.start_at(CODE, code32, &frame32()),
-            machine.start_at(CODE, code32, &frame32()),
-        ];
-        for pid in all {
-            assert_eq!(machine.finish(pid), Some(FINE));
+        // The second time the kernel hides from the 64-bit one; from 32-bit code it does not hide.
+        for hides in [false, true] {
+            entry::set_hides_from_new_processes(hides, &machine.irq);
+            let all = [
+                machine.start_at(CODE, code32, &frame32()),
+                machine.start(code64),
+                machine.start_at(CODE, code32, &frame32()),
+                machine.start_at(CODE, code32, &frame32()),
+            ];
+            entry::set_hides_from_new_processes(false, &machine.irq);
+            for pid in all {
+                assert_eq!(machine.finish(pid), Some(FINE), "hides: {hides}");
+            }
         }
+    }
+
+    fn sysenter_of_64_bit_code_counts_as_that_of_32_bit_code(machine) {
+        if !is_intel() {
+            skip!("this CPU has no SYSENTER in long mode");
+        }
+        // A process that has 32-bit code: the kernel can't see which it was. It returns behind the page's SYSENTER, in 32-bit
+        // code: three words from the stack, then the address of what looks at the answer and at CS.
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 14", "mov esi, 1", "int 0x80", "test eax, eax", "jle 5f",
+            "mov eax, 39", "syscall", "mov r15d, eax", "mov [0x500020], eax",
+            "lea rcx, [rip + 4f]", "mov rbp, 0xb9b900000050000c",
+            "mov dword ptr [0x50000c], 0", "mov dword ptr [0x500010], 0", "mov dword ptr [0x500014], 0",
+            "mov [0x500018], ecx",
+            // i386's number of getpid, and that of 64-bit code in its upper half.
+            "mov rax, 0x2700000014", "sysenter",
+            "5:", "ud2",
+            ".code32", "4:",
+            "mov ecx, cs", "cmp cx, 0x1b", "jne 9f", "cmp eax, [0x500020]", "jne 9f", "cmp esp, 0x50001c", "jne 9f",
+            "mov eax, 1", "xor ebx, ebx", "int 0x80", "9:", "mov eax, 1", "mov ebx, 1", "int 0x80", ".code64"
+        );
+        assert_eq!(machine.run(code), FINE);
     }
 
     fn memory_of_32_bit_code_ends_below_4_gib(machine) {

@@ -22,6 +22,13 @@ pub(crate) fn is_wanted(program: &str) -> bool {
     program.ends_with("32")
 }
 
+/// Whether a file is an executable of i386 with fixed addresses.
+pub(crate) fn is_program(bytes: &[u8]) -> bool {
+    object::File::parse(bytes).is_ok_and(|file| {
+        file.architecture() == object::Architecture::I386 && file.kind() == object::ObjectKind::Executable
+    })
+}
+
 fn word(value: u32) -> U32<LittleEndian> {
     U32::new(LittleEndian, value)
 }
@@ -151,6 +158,7 @@ mod tests {
     #[test]
     fn gives_an_i386_file_with_the_same_segments() {
         let bytes = convert(&sample(0x40_1000, 0x40_1000)).unwrap();
+        assert!(is_program(&bytes) && !is_program(&sample(0x40_1000, 0x40_1000)));
         let file = object::File::parse(&bytes[..]).unwrap();
         assert_eq!(file.architecture(), object::Architecture::I386);
         assert!(!file.is_64() && file.kind() == object::ObjectKind::Executable);

@@ -1,10 +1,12 @@
 //! `cargo xtask run`: boots the kernel with one program and shows what it prints.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
 use crate::build::{self, Profile, write_archive};
+use crate::elf32;
 use crate::error::{Error, Result};
 use crate::guest::{self, NoLog};
 use crate::image::Image;
@@ -18,7 +20,7 @@ use crate::workspace::Workspace;
 Standard output has what the guest prints. The status is 0 when the program ends with 0, else 1.
 For example: `cargo xtask run --program crash -- ud2`")]
 pub(crate) struct Args {
-    /// Program to run as process 1: a name from example-os/user, or the path of a static ELF64 file
+    /// Program to run as process 1: a name from example-os/user, or the path of a static ELF file for x86-64 or i386
     #[arg(long, default_value = "init", value_name = "NAME|PATH")]
     program: String,
 
@@ -72,6 +74,12 @@ fn archive_of_its_own(workspace: &Workspace) -> Result<TempPath> {
         })
 }
 
+/// Whether the kernel's loader could take a file, as far as its header says.
+fn check_program(path: &Path) -> Result<()> {
+    let is_32_bit = fs::read(path).is_ok_and(|bytes| elf32::is_program(&bytes));
+    if is_32_bit { Ok(()) } else { Image::read(path).map(drop) }
+}
+
 /// `cargo xtask run`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let workspace = Workspace::find()?;
@@ -81,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let cpu = model(&args.machine, accel, &qemu)?;
     let from_file = args.program.contains('/');
     if from_file {
-        Image::read(Path::new(&args.program))?;
+        check_program(Path::new(&args.program))?;
     } else if !workspace.programs.contains(&args.program) {
         return Err(Error::Invalid {
             field: "--program",

@@ -2,7 +2,7 @@
 //!
 //! A process that has 32-bit code has stubs of its own ([`Variant::Code32`](super::variant::Variant)), whose exits let such
 //! code have its way; those of all others refuse it, and have no instruction more for it. 64-bit code runs in such a process,
-//! too.
+//! too. The kernel neither hides from it nor is it tracked: there are no such stubs for it.
 //!
 //! Which instruction suits the CPU is the business of the page at [`CALL_PAGE_32`]: SYSENTER on Intel's, SYSCALL on AMD's.
 //! INT 0x80 works on all.
