@@ -32,6 +32,7 @@ use crate::report::{Measured, Report};
 use crate::row::{self, ROWS, Row};
 use crate::run::{LONGEST_COMMAND_LINE, command_line, model};
 use crate::setup::Setup;
+use crate::test::Counts;
 use crate::trace::{self, Code, Recorder, Totals};
 use crate::workspace::{Workspace, prepare_file, write_whole};
 
@@ -244,6 +245,14 @@ impl Plan {
         if !ended.is_success() {
             return Err(ended.error(self.verbose));
         }
+        let unknown = unknown_calls(&ended.lines);
+        if !unknown.is_empty() {
+            return Err(Error::Guest {
+                what: format!("calls were made that the kernel has not: {}", unknown.join(", ")),
+                tail: Vec::new(),
+                remedy: "give it those, or leave the rows that make them out with a filter".to_owned(),
+            });
+        }
         let figures = figures.map_err(|malformed| Error::Unexpected {
             what: "the bench program",
             line: malformed.0,
@@ -252,6 +261,41 @@ impl Plan {
         })?;
         Ok((ended, figures))
     }
+}
+
+/// What the kernel said of system calls that it does not have: to time them would be to time an error.
+fn unknown_calls(lines: &[String]) -> Vec<&str> {
+    lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("[syscall] "))
+        .collect()
+}
+
+/// The name of the test below, for filters.
+const UNKNOWN_CALL: &str = "bench::unknown_call_is_told";
+
+/// Boots a program that makes a call which no kernel has; the kernel must say so.
+pub(crate) fn test_unknown_call(
+    built: &Built,
+    qemu: &Qemu,
+    filter: Option<&str>,
+    options: &machine::Options,
+) -> Result<Counts> {
+    let mut counts = Counts::default();
+    if filter.is_some_and(|filter| !UNKNOWN_CALL.contains(filter)) {
+        return Ok(counts);
+    }
+    let mut machine = Plan::counting(built, qemu, options).machine;
+    machine.boot.append = command_line("crash", &["nosys".to_owned()]);
+    let ended = guest::boot(&machine, options.limit(), &mut NoLog, &mut |_| ())?;
+    let told = unknown_calls(&ended.lines);
+    if told == ["no call 1000"] {
+        counts.passed = 1;
+    } else {
+        println!("FAILED   {UNKNOWN_CALL}: the kernel told of {told:?}");
+        counts.failed = 1;
+    }
+    Ok(counts)
 }
 
 /// Whether the kernel passes so many arguments on.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::ablate;
+use crate::bench;
 use crate::bochs::{self, Bochs};
 use crate::boot_test;
 use crate::browser_test;
@@ -217,6 +218,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
             return Ok(listings);
         }
         counts.add(listings);
+        counts.add(bench::test_unknown_call(&built, &qemu, filter, &args.machine)?);
         counts.add(cycles::rehearse(&built, &qemu, filter, &args.machine)?);
     }
     setup.require(Need::TestImages)?;

@@ -6,13 +6,14 @@
 
 use core::arch::asm;
 
-use user::{Args, println};
+use user::{Args, println, sys};
 
 user::program!(main);
 
 /// What can be asked for.
 const KINDS: &str = "ud2, null (read at 0), kernel (read of the kernel's half), noncanonical \
-    (jump to one), div0, int3, hlt (privileged), stack (push with RSP 0), loop (never ends)";
+    (jump to one), div0, int3, hlt (privileged), stack (push with RSP 0), loop (never ends), \
+    nosys (a system call that no kernel has)";
 
 fn main(args: Args) -> i32 {
     let Some(kind) = args.get(1) else {
@@ -36,6 +37,11 @@ fn main(args: Args) -> i32 {
         "hlt" => unsafe { asm!("hlt") },
         // SAFETY: RSP is put back, should the push go through.
         "stack" => unsafe { asm!("mov {save}, rsp", "xor esp, esp", "push rax", "mov rsp, {save}", save = out(reg) _) },
+        // No kernel's number; the answer, an error, is of no interest.
+        "nosys" => {
+            // SAFETY: 1. and 2. hold: there is no such call.
+            let _ = unsafe { sys::raw(NO_CALL, [0; 6]) };
+        }
         "loop" => loop {
             core::hint::spin_loop();
         },
@@ -48,6 +54,8 @@ fn main(args: Args) -> i32 {
     1
 }
 
+/// A number that is no call's.
+const NO_CALL: usize = 1000;
 /// An address in the kernel's half.
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
 /// The first address that is in neither half with 48 address bits.
