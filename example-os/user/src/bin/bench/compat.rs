@@ -5,7 +5,7 @@
 //!
 //! The far jumps go through memory, by instructions that are the same in both kinds of code.
 
-use core::arch::naked_asm;
+use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 
@@ -57,6 +57,22 @@ static LOW: LowMemory = LowMemory(UnsafeCell::new(Low {
     rsp: 0,
     start: 0,
 }));
+
+/// Nulls DS, ES, FS and GS, which 32-bit code was given: each switch would have to load them, and the rows that follow would
+/// pay for it.
+pub(crate) fn null_data_segments() {
+    // SAFETY: 64-bit code uses none of them, and this program neither FS nor GS.
+    unsafe {
+        asm!(
+            "mov ds, {null:e}",
+            "mov es, {null:e}",
+            "mov fs, {null:e}",
+            "mov gs, {null:e}",
+            null = in(reg) 0,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+}
 
 /// Takes the place of the marks in functions that do something once.
 #[unsafe(naked)]

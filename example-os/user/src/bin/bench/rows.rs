@@ -1220,6 +1220,7 @@ fn null_from_32_bit_code(bench: &Bench, row: &Row, way: &From32) -> Result<(), P
         measure_from_32_bit_code(bench, row, way)
     };
     done("take 32-bit code away", allow(0))?;
+    compat::null_data_segments();
     result
 }
 
