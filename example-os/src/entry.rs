@@ -9,6 +9,7 @@
 pub mod compat;
 mod exception;
 mod interrupt;
+pub(crate) mod options;
 pub mod percpu;
 pub(crate) mod sysenter;
 pub mod variant;
@@ -75,6 +76,10 @@ static CPU0: Late<PerCpu> = Late(UnsafeCell::new(PerCpu::new()));
 static GDT: Late<[u64; SegmentLayout::NATURAL_ENTRIES]> = Late(UnsafeCell::new([0; SegmentLayout::NATURAL_ENTRIES]));
 #[unsafe(link_section = ".data.entry")]
 static SPLIT_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+#[unsafe(link_section = ".data.entry")]
+static SPLIT_WITH_PCID_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static GUARDED_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
+static RESTRICTED_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static NULL_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
 static IO_PRIVILEGE_GATES: Late<Gates> = Late(UnsafeCell::new(Gates::EMPTY));
@@ -252,8 +257,6 @@ pub(crate) enum Vectors {
     Null,
     /// That of [`OsKernel`] with tracking.
     Tracked,
-    /// That of [`OsKernel`] hidden from user mode.
-    Split,
     /// That of [`OsKernel`] for programs with IOPL 3.
     IoPrivilege,
     /// That of [`OsKernel`] with interrupts on at SYSCALL, which goes with a mask of its own.
@@ -264,6 +267,14 @@ pub(crate) enum Vectors {
     NullCode32,
     /// That of [`OsKernel`] for processes that have 32-bit code and IOPL 3.
     IoCode32,
+    /// That of [`OsKernel`] with [`options::Guarded`].
+    Guarded,
+    /// That of [`OsKernel`] with [`options::Restricted`].
+    Restricted,
+    /// That of [`OsKernel`] hidden from user mode.
+    Split,
+    /// The same with process-context identifiers.
+    SplitWithPcid,
 }
 
 impl Vectors {
@@ -274,13 +285,22 @@ impl Vectors {
             0 => Self::Normal,
             1 => Self::Null,
             2 => Self::Tracked,
-            3 => Self::Split,
-            4 => Self::IoPrivilege,
-            5 => Self::IrqsOn,
-            6 => Self::Code32,
-            7 => Self::NullCode32,
-            _ => Self::IoCode32,
+            3 => Self::IoPrivilege,
+            4 => Self::IrqsOn,
+            5 => Self::Code32,
+            6 => Self::NullCode32,
+            7 => Self::IoCode32,
+            8 => Self::Guarded,
+            9 => Self::Restricted,
+            10 => Self::Split,
+            _ => Self::SplitWithPcid,
         }
+    }
+
+    /// Whether the vectors of this number are those of a kernel that hides: in one comparison.
+    #[inline(always)]
+    pub(crate) const fn are_split(number: u8) -> bool {
+        number >= Self::Split as u8
     }
 
     /// Whether the stubs of SYSENTER for 64-bit code go with them: neither tracked nor hidden.
@@ -304,6 +324,9 @@ impl Vectors {
             Self::Code32 => &CODE32_GATES,
             Self::NullCode32 => &NULL_CODE32_GATES,
             Self::IoCode32 => &IO_CODE32_GATES,
+            Self::Guarded => &GUARDED_GATES,
+            Self::Restricted => &RESTRICTED_GATES,
+            Self::SplitWithPcid => &SPLIT_WITH_PCID_GATES,
         }
     }
 }
@@ -332,7 +355,7 @@ impl SyscallEntry {
     #[must_use]
     pub(crate) fn split<K: Kernel>() -> Self {
         const { assert!(!K::Tracking::ENABLED, "the vectors are not tracked") };
-        Self::new(split_stubs::<K>().syscall, Vectors::Split)
+        Self::new(options::split::<K>().syscall, Vectors::Split)
     }
 
     /// What a process begins with: the stub of [`OsKernel`], hidden if [`set_hides_from_new_processes`] said so.
@@ -350,6 +373,21 @@ impl SyscallEntry {
     pub(crate) fn tracked<K: Kernel>() -> Self {
         const { assert!(K::Tracking::ENABLED, "the vectors are tracked") };
         Self::new(stubs::<K>().syscall, Vectors::Tracked)
+    }
+
+    /// The stub of a kernel that hides, with process-context identifiers.
+    pub(crate) fn split_with_pcid() -> Self {
+        Self::new(options::split_with_pcid().syscall, Vectors::SplitWithPcid)
+    }
+
+    /// The stub of a kernel with [`options::Guarded`].
+    pub(crate) fn guarded<K: Kernel>() -> Self {
+        Self::new(options::guarded::<K>().syscall, Vectors::Guarded)
+    }
+
+    /// The stub of the kernel with [`options::Restricted`].
+    pub(crate) fn restricted() -> Self {
+        Self::new(options::restricted().syscall, Vectors::Restricted)
     }
 
     /// The stub of a kernel with interrupts on.
@@ -403,24 +441,6 @@ struct Clearing;
 
 impl Options for Clearing {
     const CLEAR: bool = true;
-}
-
-/// Options that hide the kernel from user mode, and `O`'s CLAC.
-#[derive(Debug)]
-struct Split<O>(PhantomData<O>);
-
-impl<O: Options> Options for Split<O> {
-    const SMAP: bool = O::SMAP;
-    const KPTI: bool = true;
-}
-
-/// The stubs of `K` that suit this CPU and hide the kernel.
-fn split_stubs<K: Kernel>() -> StubTable {
-    let sets = [
-        StubTable::of::<K, Split<WithSmap>>(),
-        StubTable::of::<K, Split<Baseline>>(),
-    ];
-    *StubTable::select(&sets, &CpuFeatures::detect()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Whether the kernel hides from new processes.
@@ -642,7 +662,10 @@ unsafe fn fill_gates() {
             },
         ),
         (&TRACKED_GATES, stubs::<OsKernel<Track>>()),
-        (&SPLIT_GATES, split_stubs::<OsKernel>()),
+        (&SPLIT_GATES, options::split::<OsKernel>()),
+        (&SPLIT_WITH_PCID_GATES, options::split_with_pcid()),
+        (&GUARDED_GATES, options::guarded::<OsKernel>()),
+        (&RESTRICTED_GATES, options::restricted()),
         (&IO_PRIVILEGE_GATES, stubs::<OsKernel<NoTracking, IoRules>>()),
         (&CODE32_GATES, stubs::<Kernel32>()),
         (&IO_CODE32_GATES, stubs::<PrivilegedKernel32>()),
@@ -684,6 +707,10 @@ unsafe fn load_gates(gates: &'static Late<Gates>) {
 
 /// Gives this CPU a table of vectors and what goes with it, for [`PerCpu`], which remembers it.
 fn select_gates(vectors: Vectors) {
+    boot::cpu::let_programs_write_bases(vectors == Vectors::Guarded);
+    if vectors == Vectors::SplitWithPcid {
+        boot::cpu::use_pcid();
+    }
     // SAFETY: 1. and 2. `PerCpu` is reached with an `IrqOff`, which nobody has before `install` has done both. 3. By the proof.
     unsafe { load_gates(vectors.gates()) };
 }

@@ -5,7 +5,7 @@
 //! | operation | argument | result |
 //! |---|---|---|
 //! | 0 | – | [`QUERY_ANSWER`] |
-//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode, 7 null call with interrupts left on, 8 the kernel proper with interrupts left on | 0 |
+//! | 1 | set of stubs for SYSCALL: 0 normal, 1 null call left by SYSRET, 2 null call left by IRET, 3 null call with a lean frame, 4 null call with registers zeroed, 5 the least stub there can be, 6 null call of a kernel that hides from user mode, 7 null call with interrupts left on, 8 the kernel proper with interrupts left on, 9 the kernel proper with FSGSBASE, registers zeroed and VERW, 10 the kernel proper with IBRS, 11 the kernel proper hidden, with process-context identifiers | 0; ENOSYS where the CPU lacks what the set needs |
 //! | 2 | exit of this process's page faults: 0 IRET, 1 SYSRET, which destroys RCX and R11, 2 SYSRET to a landing page, which is mapped then | 0 |
 //! | 4 | bit 0: the interrupt flag is toggled; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 5 | context tracking of this process: 0 off, 1 by transitions that save the interrupt flag, 2 by transitions that know it to be 0; with the set of stubs back to 0 | 0 |
@@ -35,6 +35,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use context_tracking::IrqSaved;
 use entry_core::address::{UserLimit, Width};
+use entry_core::cpu::CpuFeatures;
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register, SysenterEsp};
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult, StubTable};
 use entry_core::vector::Vector;
@@ -52,7 +53,7 @@ use crate::boot;
 use crate::entry::compat::{self, Code32Rules, Kernel32};
 use crate::entry::sysenter::{Callee32, Callee64, PrivilegedCallee, Way};
 use crate::entry::variant::{Track, Variant, entry_of};
-use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors};
+use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors, options};
 use crate::legacy32;
 use crate::memory::{PAGE_SIZE, Placement, Protection, layout};
 use crate::process::{FaultExit, Process, current};
@@ -529,6 +530,10 @@ pub(crate) fn stub_set(number: u64) -> Result<SyscallEntry, Errno> {
         6 => Ok(SyscallEntry::split::<NullKernel<SysretOrIret<UserRules>>>()),
         7 => Ok(SyscallEntry::irqs_on::<NullKernel<SysretOrIret<UserRules>>>()),
         8 => Ok(SyscallEntry::irqs_on::<OsKernel>()),
+        9 if boot::cpu::features().fsgsbase => Ok(SyscallEntry::guarded::<OsKernel>()),
+        10 if CpuFeatures::detect().ibrs => Ok(SyscallEntry::restricted()),
+        11 if options::has_pcid() => Ok(SyscallEntry::split_with_pcid()),
+        9..=11 => Err(Errno::ENOSYS),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -16,6 +16,8 @@ use crate::workspace::write_whole;
 
 /// Its models, one of each vendor.
 pub(crate) const MODELS: [&str; 2] = ["corei7_skylake_x", "ryzen"];
+/// One with `IA32_SPEC_CTRL`, which QEMU's translator does not offer.
+pub(crate) const WITH_SPEC_CTRL: &str = "corei7_icelake_u";
 /// The distribution's packages that hold Bochs and its firmware.
 pub(crate) const PACKAGES: [&str; 3] = ["bochs", "bochsbios", "vgabios"];
 /// It interprets one instruction at a time, so a guest may take so much longer than in QEMU.

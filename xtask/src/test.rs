@@ -323,7 +323,8 @@ fn in_bochs(
 ) -> Result<Counts> {
     let mut counts = Counts::default();
     let (directory, verbose) = (workspace.guest_target(), args.machine.verbose);
-    for cpu in bochs::MODELS {
+    let more = (name == "entry_options").then_some(bochs::WITH_SPEC_CTRL);
+    for cpu in bochs::MODELS.into_iter().chain(more) {
         let start = |append, on_line: &mut dyn FnMut(&str)| {
             bochs.boot(cpu, &boot(append), &directory, args.limit(), verbose, on_line)
         };

@@ -134,6 +134,21 @@ pub(super) fn init() -> Result<Features, BootError> {
     Ok(features)
 }
 
+/// Sets or clears CR4.FSGSBASE, on a CPU that has it where it is set.
+pub(crate) fn let_programs_write_bases(may_write: bool) {
+    let control = Cr4::read();
+    if control.contains(Cr4Flags::FSGSBASE) != may_write {
+        // SAFETY: the stubs in use suit either; who sets it asks CPUID before.
+        unsafe { Cr4::write(control ^ Cr4Flags::FSGSBASE) };
+    }
+}
+
+/// Sets CR4.PCIDE for good, on a CPU that has it. Tables are loaded with identifier 0 as before, but by stubs for it.
+pub(crate) fn use_pcid() {
+    // SAFETY: the CPU has it, and CR3 has identifier 0 until a stub loads another.
+    unsafe { Cr4::update(|control| control.insert(Cr4Flags::PCID)) };
+}
+
 /// A copy of the boot GDT in the image: the boot data lies where no table of the kernel maps it.
 static GDT: [u64; 3] = entry::GDT;
 

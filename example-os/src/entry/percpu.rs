@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use context_tracking::{CpuWord, GsWord};
-use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register};
+use entry_core::msr::{Cpu, FsBase, KernelGsBase, Lstar, Register, SpecCtrl};
 use entry_core::percpu::SplitTables;
 use entry_core::plan::Installed;
 use entry_core::tss::TaskStateSegment;
@@ -15,8 +15,9 @@ use entry_sysenter::error::Unsupported;
 
 use super::compat::{self, Kernel32};
 use super::sysenter::{Callee, Callee32, Callee64, Installed as Sysenter, PrivilegedCallee32, TaskState, Way};
-use super::{OsKernel, SyscallEntry, Vectors};
+use super::{OsKernel, SyscallEntry, Vectors, options};
 use crate::guard::guard;
+use crate::memory::kernel;
 use crate::process::Process;
 
 /// The per-CPU structure. GS base points at it while the CPU is in the kernel.
@@ -213,6 +214,18 @@ impl PerCpu {
         }
     }
 
+    /// The bases of FS and GS as the program left them, where it may write them itself.
+    pub(crate) fn written_bases(&self) -> Option<(u64, u64)> {
+        if self.vectors.load(Ordering::Relaxed) != Vectors::Guarded as u8 {
+            return None;
+        }
+        // SAFETY: 1. this is the kernel. 2. All x86-64 CPUs have it.
+        let fs_base = unsafe { FsBase::read(&mut Cpu) };
+        // SAFETY: as above.
+        let gs_base = unsafe { KernelGsBase::read(&mut Cpu) };
+        Some((fs_base.bits(), gs_base.bits()))
+    }
+
     /// Lets the next loads of both bases write them: a load of FS or GS may have changed them.
     pub(crate) fn forget_bases(&self) {
         self.fs_base.store(u64::MAX, Ordering::Relaxed);
@@ -232,7 +245,21 @@ impl PerCpu {
             // SAFETY: 1. this is the kernel. 2. Kernel code is at canonical addresses. 3. It is a stub for this CPU.
             unsafe { Lstar::from_bits(entry.address()).write(&mut Cpu) };
         }
+        if self.written_bases().is_some() {
+            self.forget_bases();
+        }
         self.load_vectors(entry.vectors());
+        if entry.vectors() == Vectors::Restricted {
+            // SAFETY: 1. the set is there only where the CPU has the bit. 2. The structure is this CPU's, with interrupts off.
+            unsafe {
+                self.header
+                    .set_spec_ctrl(SpecCtrl::INDIRECT_BRANCH_RESTRICTED_SPECULATION, SpecCtrl::empty())
+            };
+        }
+        if entry.vectors() == Vectors::Guarded {
+            // Every switch from here is to come by this way, even one to a process of the same kind.
+            self.syscall_entry.store(0, Ordering::Relaxed);
+        }
         if entry.vectors().allow_32_bit_code() {
             self.prepare_for_32_bit_code(entry.vectors() == Vectors::IoCode32, irq);
             return;
@@ -380,7 +407,7 @@ impl PerCpu {
     /// Whether the stubs are those that hide the kernel.
     #[inline(always)]
     pub(crate) fn is_split(&self) -> bool {
-        self.vectors.load(Ordering::Relaxed) == Vectors::Split as u8
+        Vectors::are_split(self.vectors.load(Ordering::Relaxed))
     }
 
     /// Whether the stubs are those with interrupts on at SYSCALL.
@@ -398,13 +425,20 @@ impl PerCpu {
     #[inline(never)]
     pub(crate) unsafe fn load_tables(&self, cr3: u64) {
         let (tables, rsp0) = if self.is_split() {
-            (SplitTables::new(cr3), super::ENTRY_STACK.top())
+            let tables = if self.vectors.load(Ordering::Relaxed) == Vectors::SplitWithPcid as u8 {
+                kernel::drop_all_translations();
+                SplitTables::with_pcid(cr3 | options::KERNEL_PCID)
+            } else {
+                SplitTables::new(cr3)
+            };
+            (tables, super::ENTRY_STACK.top())
         } else {
             // The process may have got here by a stub of the other kind, and leave by it.
             (SplitTables::shared(cr3), self.header.kernel_stack())
         };
         let tables = tables.unwrap_or_else(|error| panic!("{error}"));
-        // SAFETY: 1. and 3. condition 1; the twin maps what the stubs need. 2. There are no identifiers.
+        // SAFETY: 1. and 3. condition 1; the twin maps what the stubs need. 2. There are identifiers for the stubs that
+        // have the option, and CR4.PCIDE goes with their vectors.
         unsafe { self.header.set_tables(tables) };
         // SAFETY: it is the top of this CPU's entry stack, or what `set_kernel_stack` was given.
         unsafe { self.task_state.segment.set_rsp0(rsp0) };

@@ -14,7 +14,7 @@ use entry_core::stub::{ReturnToUser, StubTable};
 use entry_core::{IrqOff, NoTracking, TrapFrame};
 
 use super::compat::{Kernel32, PrivilegedKernel32};
-use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, leave_by, split_stubs, stubs};
+use super::{IoRules, OsKernel, PerCpu, SyscallEntry, Vectors, leave_by, options, stubs};
 use crate::process::{current, segments};
 
 /// Tracking by one locked addition to this CPU's word.
@@ -75,7 +75,7 @@ pub(super) type Privileged = OsKernel<NoTracking, IoRules>;
 /// The way to user mode that goes with [`entry_of`], for the current process.
 pub(super) fn return_of(variant: Variant) -> ReturnToUser {
     let StubTable { return_to_user, .. } = match variant {
-        Variant::Plain if current().context().is_split() => split_stubs::<OsKernel>(),
+        Variant::Plain if current().context().is_split() => options::split::<OsKernel>(),
         Variant::Plain => stubs::<OsKernel>(),
         Variant::IrqSaved => stubs::<OsKernel<IrqSaved<Track>>>(),
         Variant::IrqOff => stubs::<OsKernel<Track>>(),

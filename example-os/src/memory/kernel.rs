@@ -150,9 +150,26 @@ pub(super) fn drop_user_translations(root: u64) {
     let current: u64;
     // SAFETY: reading CR3 has no effect.
     unsafe { core::arch::asm!("mov {}, cr3", out(reg) current, options(nomem, nostack, preserves_flags)) };
-    if current == root {
+    // Below the address there may be an identifier, whose translations the stubs' kernel drops.
+    if current & !(PAGE_SIZE - 1) == root {
         // SAFETY: it is the root that is loaded already.
         unsafe { write_cr3(root) };
+    }
+}
+
+/// Makes this CPU forget all translations under all process-context identifiers, but for global ones. It has INVPCID.
+pub(crate) fn drop_all_translations() {
+    /// The type of INVPCID.
+    const ALL_CONTEXTS_BUT_GLOBAL: u64 = 3;
+    let descriptor = [0_u64; 2];
+    // SAFETY: what is forgotten is walked again; the callers ask CPUID first.
+    unsafe {
+        core::arch::asm!(
+            "invpcid {kind}, [{descriptor}]",
+            kind = in(reg) ALL_CONTEXTS_BUT_GLOBAL,
+            descriptor = in(reg) descriptor.as_ptr(),
+            options(nostack, preserves_flags),
+        );
     }
 }
 

@@ -100,6 +100,7 @@ impl Context {
     pub fn set_syscall_entry(&self, entry: SyscallEntry, irq: &IrqOff) {
         let cpu = PerCpu::current(irq);
         let was_split = cpu.is_split();
+        self.refresh_bases(cpu);
         if cpu.has_interrupts_on() {
             // The system call that runs may be left with interrupts on, which only its own vectors allow: exit work turns
             // them off.
@@ -117,7 +118,15 @@ impl Context {
     /// Whether the kernel hides from the process.
     #[must_use]
     pub fn is_split(&self) -> bool {
-        self.vectors.load(Ordering::Relaxed) == Vectors::Split as u8
+        Vectors::are_split(self.vectors.load(Ordering::Relaxed))
+    }
+
+    /// Notes the bases that the process has, where it could write them itself; it is the current one, or was until now.
+    pub(crate) fn refresh_bases(&self, cpu: &PerCpu) {
+        if let Some((fs_base, gs_base)) = cpu.written_bases() {
+            self.fs_base.store(fs_base, Ordering::Relaxed);
+            self.gs_base.store(gs_base, Ordering::Relaxed);
+        }
     }
 
     /// As [`Context::set_syscall_entry`], of a process that is not the current one.

@@ -244,6 +244,7 @@ pub(super) fn start_first(name: &str, space: AddressSpace, frame: &TrapFrame, ir
 /// [`Errno::EAGAIN`] if the process table is full, [`Errno::ENOMEM`] if memory is.
 pub fn fork(frame: &TrapFrame, irq: &IrqOff) -> Result<u32, Errno> {
     let parent = current();
+    parent.context.refresh_bases(PerCpu::current(irq));
     let vacancy = Vacancy::take(irq)?;
     let pid = vacancy.pid;
     let copy = parent

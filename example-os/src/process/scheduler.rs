@@ -126,6 +126,7 @@ pub fn schedule(irq: &mut IrqOff) {
 #[cold]
 #[inline(never)]
 fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &IrqOff) {
+    previous.context.refresh_bases(cpu);
     if !core::ptr::eq(next, &raw const IDLE) {
         let was_split = cpu.is_split();
         cpu.take_syscall_entry(next.context.syscall_entry(), irq);

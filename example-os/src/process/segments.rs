@@ -124,7 +124,12 @@ pub(super) fn switch(cpu: &PerCpu, previous: &Context, next: &Context, irq: &Irq
 fn exchange(cpu: &PerCpu, previous: &Context, next: &Context, irq: &IrqOff) {
     let loaded = Selectors::loaded();
     previous.selectors.set(loaded);
-    let (has_fs, has_gs) = loaded.have_bases();
+    // Where a program may write the bases, they have been asked for.
+    let (has_fs, has_gs) = if cpu.written_bases().is_some() {
+        (false, false)
+    } else {
+        loaded.have_bases()
+    };
     if has_fs {
         previous.fs_base.store(0, Ordering::Relaxed);
     }

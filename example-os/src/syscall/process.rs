@@ -3,6 +3,7 @@
 use entry_core::{IrqOff, IrqOn, TrapFrame};
 
 use super::{Answer, Errno, Outcome};
+use crate::entry::PerCpu;
 use crate::memory::user;
 use crate::process::signal::Signal;
 use crate::process::{self, Children, Target, WaitStatus, current, scheduler};
@@ -124,6 +125,7 @@ pub(super) fn arch_prctl(frame: &TrapFrame, irq: IrqOn) -> Outcome {
     let context = current().context();
     let address = frame.rsi();
     let store = |value| user::write_user_u64(address, value).map_err(|_| Errno::EFAULT);
+    context.refresh_bases(PerCpu::current(&irq));
     let result = match int(frame.rdi()) {
         ARCH_SET_FS => context.set_fs_base(address, &irq),
         ARCH_SET_GS => context.set_gs_base(address, &irq),
