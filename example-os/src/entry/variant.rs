@@ -105,10 +105,13 @@ pub(crate) fn wait(irq: IrqOff, halt: impl FnOnce(IrqOff) -> IrqOff) -> IrqOff {
 #[cold]
 pub(super) unsafe fn change(variant: Variant, frame: *mut TrapFrame, irq: IrqOff) -> ! {
     let context = current().context();
+    let old = context.variant();
     context.set_variant(variant);
     context.set_syscall_entry(entry_of(variant), &irq);
-    if variant.allows_32_bit_code() {
-        segments::load_for_32_bit_code(&irq);
+    match (old.allows_32_bit_code(), variant.allows_32_bit_code()) {
+        (_, true) => segments::load_for_32_bit_code(&irq),
+        (true, false) => segments::load_for_64_bit_code(&irq),
+        (false, false) => {}
     }
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };

@@ -142,7 +142,16 @@ fn exchange(cpu: &PerCpu, previous: &Context, next: &Context, irq: &IrqOff) {
 
 /// Gives the current process the data segments that 32-bit code needs.
 pub(crate) fn load_for_32_bit_code(irq: &IrqOff) {
-    Selectors::of_32_bit_code().load(irq);
+    load_for_current(Selectors::of_32_bit_code(), irq);
+}
+
+/// Gives it what 64-bit code starts with.
+pub(crate) fn load_for_64_bit_code(irq: &IrqOff) {
+    load_for_current(Selectors::NULL, irq);
+}
+
+fn load_for_current(selectors: Selectors, irq: &IrqOff) {
+    selectors.load(irq);
     PerCpu::current(irq).forget_bases();
     let context = super::current().context();
     PerCpu::current(irq).load_fs_base(context.fs_base());
