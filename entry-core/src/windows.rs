@@ -85,7 +85,9 @@ macro_rules! entry_window_record {
             " - .\n",
             ".long ",
             $end,
-            " - .\n",
+            " - ",
+            $start,
+            "\n",
             ".long ",
             $flags,
             "\n",
@@ -110,7 +112,7 @@ pub const fn user_cr3<O: Options>() -> u32 {
 #[repr(C)]
 pub struct Window {
     start: i32,
-    end: i32,
+    bytes: u32,
     flags: u32,
     /// 0 if there is none.
     restart: i32,
@@ -128,7 +130,7 @@ impl Window {
     #[must_use]
     #[inline(always)]
     pub fn end(&self) -> u64 {
-        (core::ptr::from_ref(&self.end).addr() as u64).wrapping_add_signed(i64::from(self.end))
+        self.start() + u64::from(self.bytes)
     }
 
     /// Bits of [`flags`].
@@ -149,8 +151,8 @@ impl Window {
     #[must_use]
     #[inline(always)]
     pub fn contains(&self, rip: u64) -> bool {
-        // One comparison: the stub's addresses don't wrap, so what lies before the window is beyond its length.
-        rip.wrapping_sub(self.start()) < self.end().wrapping_sub(self.start())
+        // One comparison: what lies before the window is far beyond its length.
+        rip.wrapping_sub(self.start()) < u64::from(self.bytes)
     }
 }
 
@@ -164,7 +166,7 @@ macro_rules! section {
             #[unsafe(link_section = $section)]
             static NONE: Window = Window {
                 start: 0,
-                end: -4,
+                bytes: 0,
                 flags: 0,
                 restart: 0,
             };
@@ -216,7 +218,7 @@ pub fn find(rip: u64) -> Option<&'static Window> {
 /// The window that `rip` lies in, among those where [maskable interrupts may arrive](flags::IRQS_ON): what an interrupt
 /// in the kernel asks first. Only their records are looked at.
 #[must_use]
-#[inline(always)]
+#[inline(never)]
 pub fn find_irqs_on(rip: u64) -> Option<&'static Window> {
     irqs_on().iter().find(|window| window.contains(rip))
 }
@@ -224,7 +226,7 @@ pub fn find_irqs_on(rip: u64) -> Option<&'static Window> {
 /// Whether `rip` is the address of an IRETQ that leaves for user mode: what an exception in the kernel asks first. Only the
 /// records of those are looked at.
 #[must_use]
-#[inline(always)]
+#[inline(never)]
 pub fn is_iret(rip: u64) -> bool {
     iret().iter().any(|window| window.contains(rip))
 }

@@ -39,7 +39,7 @@ use x86_64::structures::gdt::SegmentSelector;
 
 use self::compat::{Kernel32, PrivilegedKernel32};
 pub use self::exception::{KernelHook, set_kernel_hook, take_last_refusal};
-use self::interrupt::EXPERIMENT_VECTOR;
+pub(crate) use self::interrupt::EXPERIMENT_VECTOR;
 pub use self::interrupt::{LowerHalf, set_lower_half};
 pub use self::percpu::PerCpu;
 use self::sysenter::{Callee64, Way};

@@ -21,6 +21,7 @@
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 24 | – | RFLAGS in the kernel's own code, with interrupts off for this call |
+//! | 30 | bit 0: in a window of the stubs, else in the kernel's code; bits 63:8: rounds of a loop that takes an interrupt each time, which is counted and leads to nothing else | ticks of the time-stamp counter |
 //! | 25 | – | none: this call, if it came by SYSENTER, is left by SYSEXIT, which destroys RDX and loads SS with its own selector |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
@@ -39,7 +40,10 @@ use entry_core::cpu::CpuFeatures;
 use entry_core::msr::{Cpu, FsBase, KernelGsBase, Register, SysenterEsp};
 use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult, StubTable};
 use entry_core::vector::Vector;
-use entry_core::{Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry};
+use entry_core::windows::flags;
+use entry_core::{
+    Exit, IrqOff, IrqOn, Kernel, NoTracking, SegmentLayout, Tracking, TrapFrame, UserEntry, entry_window,
+};
 use entry_sysenter::stub::Compat;
 use entry_sysenter::sysexit::{Sysexit, SysexitRules};
 use entry_sysenter::user_page::Entry32;
@@ -50,6 +54,7 @@ use x86_64::registers::control::{Cr4, Cr4Flags};
 use x86_64::registers::rflags;
 
 use crate::boot;
+use crate::device::apic;
 use crate::entry::compat::{self, Code32Rules, Kernel32};
 use crate::entry::sysenter::{Callee32, Callee64, PrivilegedCallee, Way};
 use crate::entry::variant::{Track, Variant, entry_of};
@@ -218,6 +223,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         14 => return allow_32_bit_code(process, argument, irq),
         16 => return time_protected_mode(argument, irq),
         24 => return Ok(rflags::read_raw()),
+        30 => return Ok(time_interrupts(argument & 1 != 0, argument >> 8, irq)),
         17 => return time_breakpoints(argument & 0xff, argument >> 8, irq),
         _ => return Err(Errno::EINVAL),
     }
@@ -587,6 +593,56 @@ fn simulate_interrupt_flag(is_toggled: bool, rounds: u64, _irq: &IrqOff) -> u64 
                 "jnz 2b",
                 rounds = inout(reg) rounds => _,
                 options(nomem, nostack),
+            );
+        }
+    }
+    time_stamp() - start
+}
+
+/// Takes an interrupt in each round: a round is the store that raises it, STI, NOP, CLI, DEC and JNZ, and the interrupt comes
+/// before CLI. Returns the ticks that `rounds` of it took.
+///
+/// In a window CLI has a record as stubs have them, of the kind in which GS base is the kernel's.
+#[inline(never)]
+fn time_interrupts(is_in_window: bool, rounds: u64, _irq: &IrqOff) -> u64 {
+    let rounds = rounds.max(1);
+    let (register, command) = apic::interrupt_to_self(entry::EXPERIMENT_VECTOR);
+    let start = time_stamp();
+    if is_in_window {
+        // SAFETY: IF is 0 again after each CLI; the interrupt finds the kernel's own GS, and a stack of its own or the
+        // kernel's. The store raises a vector that the kernel knows. Its handler changes memory.
+        unsafe {
+            asm!(
+                "2:",
+                "mov [{register}], {command:e}",
+                "sti",
+                "nop",
+                "3:",
+                "cli",
+                "4:",
+                "dec {rounds}",
+                "jnz 2b",
+                entry_window!("3b", "4b", "{window}"),
+                register = in(reg) register,
+                command = in(reg) command,
+                rounds = inout(reg) rounds => _,
+                window = const flags::USER_RSP | flags::IRQS_ON,
+            );
+        }
+    } else {
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                "2:",
+                "mov [{register}], {command:e}",
+                "sti",
+                "nop",
+                "cli",
+                "dec {rounds}",
+                "jnz 2b",
+                register = in(reg) register,
+                command = in(reg) command,
+                rounds = inout(reg) rounds => _,
             );
         }
     }

@@ -107,6 +107,8 @@ const BY_IRET: Promise = NOTHING.with(Event::Iret, 1);
 const FAULT_BY_IRET: Promise = BY_IRET.with(Event::Fault, 1);
 /// An interrupt, left by IRET.
 const INTERRUPT_BY_IRET: Promise = BY_IRET.with(Event::Interrupt, 1);
+/// An interrupt between STI and CLI in the kernel.
+const INTERRUPT_IN_KERNEL: Promise = INTERRUPT_BY_IRET.with(Event::InterruptFlag, 2);
 /// An exception, left by SYSRET.
 const FAULT_BY_SYSRET: Promise = BY_SYSRET.with(Event::Fault, 1);
 
@@ -205,6 +207,9 @@ pub(crate) const ROWS: &[Row] = &[
         .seed("003")
         .at_most(87)
         .beside(2543, 2635),
+    row("interrupt/kernel", INTERRUPT_IN_KERNEL),
+    row("interrupt/kernel/irqs-on", INTERRUPT_IN_KERNEL).seed("003"),
+    row("interrupt/window/irqs-on", INTERRUPT_IN_KERNEL).seed("003"),
     row("switch/yield/2p", BY_SYSRET.with(Event::Switch, 1))
         .seed("002")
         .at_most(240)
@@ -306,9 +311,16 @@ pub(crate) fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
 }
 
-/// The rows whose name contains `filter`.
+/// Experiments whose rows have names of several kinds.
+const EXPERIMENTS: [(&str, &str); 2] = [("irqflag", "003"), ("tracking", "004")];
+
+/// The rows whose name contains `filter`, and all rows of the experiment that it names.
 pub(crate) fn matching(filter: &str) -> Vec<&'static Row> {
-    ROWS.iter().filter(|row| row.name.contains(filter)).collect()
+    let seed = EXPERIMENTS
+        .iter()
+        .find_map(|(name, seed)| (*name == filter).then_some(*seed));
+    let is_of_it = |row: &&Row| row.name.contains(filter) || (seed.is_some() && row.seed == seed);
+    ROWS.iter().filter(is_of_it).collect()
 }
 
 #[cfg(test)]
@@ -320,6 +332,21 @@ mod tests {
         for (position, row) in ROWS.iter().enumerate() {
             assert!(ROWS[position + 1..].iter().all(|other| other.name != row.name));
         }
+    }
+
+    #[test]
+    fn an_experiment_has_all_its_rows() {
+        let names: Vec<&str> = matching("irqflag").iter().map(|row| row.name).collect();
+        for name in [
+            "syscall/null/full",
+            "syscall/null/irqs-on",
+            "interrupt/user/irqs-on",
+            "interrupt/kernel/irqs-on",
+            "irqflag/simulation/ring3-toggled",
+        ] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        assert!(matching("irqf").iter().all(|row| row.name.contains("irqf")));
     }
 
     #[test]

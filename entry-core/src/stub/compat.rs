@@ -2,13 +2,22 @@
 
 use crate::entry_window;
 use crate::frame::EntryKind;
-use crate::kernel::{Exit, Kernel, Options};
+use crate::kernel::{Exit, Kernel, Options, Tracking};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
 use crate::stub::{
     load_kernel_tables, push_registers, push_syscall_image, push_user_stack, restrict_speculation, syscall32_call,
 };
 use crate::windows::{flags, user_cr3};
+
+/// [`flags::IRQS_ON`] unless the options or the tracking of `K` rule interrupts at SYSCALL out.
+const fn interruptible<K: Kernel, O: Options>() -> u32 {
+    if O::KPTI || O::VERW || O::IBRS || K::Tracking::ENABLED {
+        0
+    } else {
+        flags::IRQS_ON
+    }
+}
 
 /// SYSCALL from compatibility mode: builds the whole [`TrapFrame`](crate::frame::TrapFrame) with kind
 /// [`EntryKind::Syscall32`] and calls [`Kernel::syscall`].
@@ -84,7 +93,7 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
         clear = const O::CLEAR as usize,
-        user_both_irqs_on = const flags::USER_GS | flags::USER_RSP | flags::IRQS_ON | user_cr3::<O>(),
+        user_both_irqs_on = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>() | interruptible::<K, O>(),
         user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
         user_rsp = const flags::USER_RSP | user_cr3::<O>(),
         kernel_tables = const flags::USER_RSP,

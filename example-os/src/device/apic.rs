@@ -140,7 +140,16 @@ pub fn send_nmi_to_self() {
 
 /// Raises `vector` on this CPU, as a device would.
 pub fn send_to_self(vector: u8) {
-    register(COMMAND_LOW).write(COMMAND_TO_SELF | COMMAND_ASSERT | u32::from(vector));
+    register(COMMAND_LOW).write(self_command(vector));
+}
+
+/// The store by which [`send_to_self`] does that: where, and what.
+pub(crate) fn interrupt_to_self(vector: u8) -> (*mut u32, u32) {
+    (register(COMMAND_LOW).as_raw_ptr().as_ptr(), self_command(vector))
+}
+
+const fn self_command(vector: u8) -> u32 {
+    COMMAND_TO_SELF | COMMAND_ASSERT | vector as u32
 }
 
 /// Sends an NMI once, after `count` bus clocks. The manuals reserve this delivery mode for other sources than the timer;

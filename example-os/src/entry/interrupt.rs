@@ -22,7 +22,7 @@ use crate::guard::guard;
 use crate::process::{current, scheduler};
 
 /// The vector of the timer while an experiment has it.
-pub(super) const EXPERIMENT_VECTOR: u8 = 0x41;
+pub(crate) const EXPERIMENT_VECTOR: u8 = 0x41;
 
 /// What is left to do of an interrupt, on the stack of the thread that was interrupted. It may turn interrupts on, and has
 /// to see to it that they don't nest without end.

@@ -23,6 +23,13 @@ pub const FAULT_EXIT: usize = 2;
 /// Operation: runs the interrupt-flag loop in ring 0 and returns its ticks; the argument is one
 /// of [`UNTOUCHED`] and [`TOGGLED`] plus the rounds shifted left by 8.
 pub const IRQFLAG_SIMULATION: usize = 4;
+/// Operation: takes an interrupt in ring 0 in each round and returns the ticks of it; the argument is one of [`IN_CODE`] and
+/// [`IN_WINDOW`] plus the rounds shifted left by 8.
+pub const KERNEL_INTERRUPTS: usize = 30;
+/// For [`KERNEL_INTERRUPTS`]: in the kernel's code.
+pub const IN_CODE: usize = 0;
+/// For [`KERNEL_INTERRUPTS`]: in a window of the stubs, which only the vectors of [`STUBS_IRQS_ON`] look for.
+pub const IN_WINDOW: usize = 1;
 /// Operation: context tracking of this process and its children, see the `TRACKING_` constants; the stub set becomes
 /// [`STUBS_NORMAL`].
 pub const TRACKING: usize = 5;

@@ -14,6 +14,9 @@ const TABLE_BYTES: usize = 512 * PAGE_BYTES;
 /// Instructions of a round of the kernel's flag loop that are no flag instructions.
 pub(crate) const IRQFLAG_OVERHEAD: u64 = 22;
 
+/// Instructions of a round of the kernel's loop that takes interrupts.
+const INTERRUPTS_OVERHEAD: u64 = 6;
+
 /// One row of the report.
 pub(crate) struct Row {
     /// Its name in reports and comparisons.
@@ -381,6 +384,24 @@ pub(crate) const ROWS: &[Row] = &[
         overhead: 3,
         operations: 1,
         run: |bench, row| tracked(bench, control::TRACKING_IRQS_OFF, || kill_winch(bench, row)),
+    },
+    Row {
+        name: "interrupt/kernel",
+        overhead: INTERRUPTS_OVERHEAD,
+        operations: 1,
+        run: |bench, row| kernel_interrupt(bench, row, control::IN_CODE),
+    },
+    Row {
+        name: "interrupt/kernel/irqs-on",
+        overhead: INTERRUPTS_OVERHEAD,
+        operations: 1,
+        run: |bench, row| with_irqs_on(bench, || kernel_interrupt(bench, row, control::IN_CODE)),
+    },
+    Row {
+        name: "interrupt/window/irqs-on",
+        overhead: INTERRUPTS_OVERHEAD,
+        operations: 1,
+        run: |bench, row| with_irqs_on(bench, || kernel_interrupt(bench, row, control::IN_WINDOW)),
     },
     Row {
         name: "irqflag/simulation/toggled",
@@ -812,15 +833,37 @@ fn interrupt(bench: &Bench, row: &Row) -> Result<(), Problem> {
 
 /// As [`interrupt`], with the vectors that a kernel with interrupts on at SYSCALL needs.
 fn interrupt_with_irqs_on(bench: &Bench, row: &Row) -> Result<(), Problem> {
+    with_irqs_on(bench, || interrupt(bench, row))
+}
+
+/// Runs `body` with the vectors that a kernel with interrupts on at SYSCALL needs.
+fn with_irqs_on(bench: &Bench, body: impl FnOnce() -> Result<(), Problem>) -> Result<(), Problem> {
     bench.needs_control()?;
     let select = |stubs| {
         // SAFETY: 1. both sets answer all calls. 2. `needs_control`. 3. The fault exit stays.
         unsafe { control(control::SELECT_STUBS, stubs) }
     };
     done("select stub set", select(control::STUBS_IRQS_ON))?;
-    let result = interrupt(bench, row);
+    let result = body();
     done("select normal stub set", select(control::STUBS_NORMAL))?;
     result
+}
+
+/// An interrupt in ring 0 that leads to nothing. A round there is the store that raises it, STI, NOP, CLI, DEC and JNZ.
+fn kernel_interrupt(bench: &Bench, row: &Row, place: usize) -> Result<(), Problem> {
+    bench.needs_control()?;
+    let mut taken = Ok(0);
+    let ticks = counted(control::COUNT_TICKS, || {
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+        taken = unsafe { control(control::KERNEL_INTERRUPTS, place | 16 << 8) };
+    })?;
+    done("take interrupts", taken)?;
+    expect("16 rounds took 16 interrupts", ticks, 16)?;
+    bench.measure(row, u64::MAX, 0, |rounds| {
+        // SAFETY: 1. as above.
+        let timed = unsafe { loops::kernel_loop(control::KERNEL_INTERRUPTS, place | argument(rounds) << 8) };
+        done("take interrupts", timed)
+    })
 }
 
 /// A system call that does next to nothing, through the whole kernel.
