@@ -13,7 +13,7 @@
 //! | nmi | sent by the handler of an instruction breakpoint while NMIs are blocked; its IRET lets it in | the same, anywhere |
 //! | debug | instruction breakpoint | the same for #DB |
 //!
-//! Events enter by SYSCALL, by SYSENTER with each way of loading the stack, through the IDT, and in ring 0. With TF set before
+//! Events enter by SYSCALL, by SYSENTER with each way of loading the stack and by its stub for 32-bit code, through the IDT, and in ring 0. With TF set before
 //! SYSENTER the first two injectors meet a kernel that is single-stepped besides.
 //!
 //! The landing page, through which faults return, is user code of the kernel's making and swept like a stub: with all of these,
@@ -47,7 +47,8 @@ use self::victim::{Page, Start, VECTORS, Victim};
 use crate::archive::Archive;
 use crate::boot;
 use crate::device::apic;
-use crate::entry::sysenter::{Callee64, Way};
+use crate::entry::compat::Kernel32;
+use crate::entry::sysenter::{Callee, Callee32, Callee64, Way};
 use crate::entry::{self, OsKernel, PerCpu};
 use crate::harness::Suite;
 use crate::lock::{Guard, Lock};
@@ -208,15 +209,15 @@ impl Sweep {
         let cpu = PerCpu::current(&irq);
         if cpu.has_sysenter(&irq) {
             for way in Way::ALL {
-                let installed = cpu.install_sysenter::<Callee64<OsKernel>>(way, &irq);
-                installed.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
-                let address = cpu.sysenter_entry(&irq).expect("it was just installed");
+                let address = install::<Callee64<OsKernel>>(cpu, way, &irq);
                 if way.instructions().is_empty() {
                     stubs.add_function(&listing, address);
                 } else {
                     stubs.add_trampoline(&listing, way, address);
                 }
             }
+            let address = install::<Callee32<Kernel32>>(cpu, Way::FromHeader, &irq);
+            stubs.add_function(&listing, address);
         }
         stubs.add_landing(victim.landing().address());
         SHARED
@@ -265,11 +266,12 @@ impl Sweep {
         self.tallies = [Tally::default(); 2];
         self.landing_faults = 0;
         for event in Event::ALL {
+            let cpu = PerCpu::current(&self.irq);
+            if event.needs_sysenter() && !cpu.has_sysenter(&self.irq) {
+                continue;
+            }
             if let Some(way) = event.sysenter_way() {
-                let cpu = PerCpu::current(&self.irq);
-                if cpu.install_sysenter::<Callee64<OsKernel>>(way, &self.irq).is_err() {
-                    continue;
-                }
+                install::<Callee64<OsKernel>>(cpu, way, &self.irq);
             }
             for stack in Stack::ALL {
                 for base in Base::ALL {
@@ -286,7 +288,8 @@ impl Sweep {
             self.shots,
             self.corrupt
         );
-        let rows = exceptions::rows(injector, !self.has_timer_nmi);
+        let has_sysenter = PerCpu::current(&self.irq).has_sysenter(&self.irq);
+        let rows = exceptions::rows(injector, !self.has_timer_nmi, has_sysenter);
         let is_covered = self.stubs.report(injector, rows, self.corrupt);
         let is_let_in = injector != Injector::Timer || (self.stubs.report_delivered() & self.report_interrupts());
         let is_faulted = injector != Injector::Debug || self.report_landing_faults();
@@ -557,6 +560,13 @@ impl Sweep {
             shared.returns.count(),
         );
     }
+}
+
+/// Lets SYSENTER lead to `C`, on a CPU that has it. Returns where it leads to.
+fn install<C: Callee>(cpu: &PerCpu, way: Way, irq: &IrqOff) -> u64 {
+    let installed = cpu.install_sysenter::<C>(way, irq);
+    installed.unwrap_or_else(|error| panic!("SYSENTER: {error}"));
+    cpu.sysenter_entry(irq).expect("it was just installed")
 }
 
 impl Suite for Sweep {

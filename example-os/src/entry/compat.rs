@@ -58,7 +58,7 @@ pub(crate) fn entry() -> Entry32 {
 }
 
 /// Where SYSENTER returns to: behind it, in the page.
-pub(super) const fn landing() -> u64 {
+pub(crate) const fn landing() -> u64 {
     CALL_PAGE_32 + UserPage::for_32_bit_code(Entry32::Sysenter).landing() as u64
 }
 

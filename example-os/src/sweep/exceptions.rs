@@ -28,7 +28,7 @@ pub(super) const OWN_ENTRY: [Exception; 3] = {
 
 /// For every injector. Functions have the number of their instance: the stub sets that SYSCALL can lead to come in the
 /// order of [`Event`](super::Event).
-const ALWAYS: [Exception; 12] = {
+const ALWAYS: [Exception; 14] = {
     const NO_32_BIT: &str = "SYSRETL: the kernel has no 32-bit programs";
     const ALWAYS_SYSRET: &str = "nothing but system calls leaves by this exit, and none of them needs IRET";
     const ALWAYS_IRET: &str = "SYSRET: page faults alone have their RCX and R11 declared dead";
@@ -38,6 +38,11 @@ const ALWAYS: [Exception; 12] = {
             stub: Name::Any,
             part: Part::Traps,
             reason: "INT3 behind an instruction that does not come back",
+        },
+        Exception {
+            stub: Name::Any,
+            part: Part::Unreachable,
+            reason: "data behind the code of a stub, which the host takes for instructions",
         },
         Exception {
             stub: Name::Function("leave", 0),
@@ -61,6 +66,11 @@ const ALWAYS: [Exception; 12] = {
         },
         Exception {
             stub: Name::Function("leave_by_iret", 3),
+            part: Part::All,
+            reason: ALWAYS_SYSRET,
+        },
+        Exception {
+            stub: Name::Function("leave_by_iret", 4),
             part: Part::All,
             reason: ALWAYS_SYSRET,
         },
@@ -147,13 +157,14 @@ const NESTED: [Exception; 2] = {
 };
 
 /// For breakpoints on Bochs, which is told by a timer that delivers no NMI.
-const DEBUG_ON_BOCHS: [Exception; 2] = [
+const DEBUG_ON_BOCHS: [Exception; 3] = [
     Exception {
         stub: Name::Slot(2),
         part: Part::First,
         reason: "Bochs looks for no breakpoint at the first instruction after an NMI",
     },
     LANDING_ON_BOCHS,
+    BEHIND_MOV_SS,
 ];
 
 /// For whatever a breakpoint leads to, there.
@@ -163,8 +174,15 @@ const LANDING_ON_BOCHS: Exception = Exception {
     reason: "Bochs' SYSRET loads RF, which the frame of a page fault has; real CPUs clear it",
 };
 
+/// The instruction behind the load of SS, by the exit of processes that have 32-bit code.
+const BEHIND_MOV_SS: Exception = Exception {
+    stub: Name::Function("leave", 4),
+    part: Part::Branch(1),
+    reason: "MOV SS holds events back for one instruction, as on real CPUs; QEMU lets breakpoints in",
+};
+
 /// For the same NMI on Bochs.
-const NMI_ON_BOCHS: [Exception; 3] = {
+const NMI_ON_BOCHS: [Exception; 4] = {
     const REASON: &str = "the IRETQ that fails has unblocked NMIs there, as on real CPUs; QEMU keeps them blocked";
     [
         Exception {
@@ -178,11 +196,23 @@ const NMI_ON_BOCHS: [Exception; 3] = {
             reason: REASON,
         },
         LANDING_ON_BOCHS,
+        BEHIND_MOV_SS,
     ]
 };
 
+/// On a CPU without SYSENTER.
+const NO_SYSENTER: [Exception; 1] = [Exception {
+    stub: Name::Function("leave", 4),
+    part: Part::Taken(1),
+    reason: "SYSRETL: the one event of 32-bit code comes by SYSENTER",
+}];
+
 /// The rows for an injector.
-pub(super) fn rows(injector: Injector, is_bochs: bool) -> impl Iterator<Item = &'static Exception> + Clone {
+pub(super) fn rows(
+    injector: Injector,
+    is_bochs: bool,
+    has_sysenter: bool,
+) -> impl Iterator<Item = &'static Exception> + Clone {
     let tables: [&[Exception]; 4] = match injector {
         Injector::Debug if is_bochs => [&OWN_ENTRY, &DEBUG_ON_BOCHS, &[], &[]],
         Injector::Debug => [&OWN_ENTRY, &[], &[], &[]],
@@ -193,5 +223,6 @@ pub(super) fn rows(injector: Injector, is_bochs: bool) -> impl Iterator<Item = &
         Injector::Timer => [&COUNTS, &NESTED, &[], &[]],
         Injector::TimerNmi => [&NMI, &COUNTS, &NESTED, &[]],
     };
-    ALWAYS.iter().chain(tables.into_iter().flatten())
+    let without: &[Exception] = if has_sysenter { &[] } else { &NO_SYSENTER };
+    ALWAYS.iter().chain(tables.into_iter().flatten()).chain(without)
 }

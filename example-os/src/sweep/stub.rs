@@ -53,10 +53,14 @@ pub enum Part {
     All,
     /// INT3 behind a jump.
     Traps,
+    /// What no instruction leads to: data.
+    Unreachable,
     /// The first one.
     First,
     /// Up to and including the conditional branch of this number, from 0.
     Head(usize),
+    /// The conditional branch of this number.
+    Branch(usize),
     /// What can be reached only when the branch of this number is taken.
     Taken(usize),
     /// What can be reached only when the branch of this number is not taken.
@@ -220,7 +224,9 @@ impl Stub {
         match part {
             Part::All => self.all(),
             Part::Traps => self.traps(),
+            Part::Unreachable => self.all() & !self.traps() & !self.reached_without(self.count, false),
             Part::First => 1,
+            Part::Branch(branch) => 1 << self.branch(branch),
             Part::Head(branch) => (2 << self.branch(branch)) - 1,
             Part::Taken(branch) => self.all() & !self.traps() & !self.reached_without(self.branch(branch), true),
             Part::NotTaken(branch) => self.all() & !self.traps() & !self.reached_without(self.branch(branch), false),

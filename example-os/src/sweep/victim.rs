@@ -10,9 +10,12 @@ use x86_64::instructions::tables::sgdt;
 use super::handler::{EVENT_VECTOR, SYSTEM_CALL_VECTOR};
 use super::launch::{Way as Launch, kernel_invalid_opcode, kernel_nothing};
 use super::registers::Registers;
+use crate::entry::compat;
 use crate::entry::sysenter::Way;
+use crate::entry::variant::{Variant, entry_of};
 use crate::entry::{OsKernel, PerCpu, SyscallEntry};
 use crate::experiment;
+use crate::memory::layout::CALL_PAGE_32;
 use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
 use crate::process::{FaultExit, current};
 
@@ -65,6 +68,10 @@ pub enum Event {
     SysenterStepped,
     /// The same through the trampoline that swaps GS.
     SysenterSteppedSwapgs,
+    /// SYSCALL of 64-bit code in a process that has 32-bit code.
+    Code32Syscall,
+    /// SYSENTER there: by the stub that takes every caller for 32-bit code, and returns to where that is.
+    Sysenter32,
     /// INT 0x80 with a number that nothing answers to.
     Int80,
     /// UD2, skipped by the kernel.
@@ -97,7 +104,7 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::Syscall,
         Self::Null,
         Self::NullIret,
@@ -121,6 +128,8 @@ impl Event {
         Self::SysenterTss,
         Self::SysenterStepped,
         Self::SysenterSteppedSwapgs,
+        Self::Code32Syscall,
+        Self::Sysenter32,
         Self::Int80,
         Self::InvalidOpcode,
         Self::Breakpoint,
@@ -141,7 +150,7 @@ impl Event {
     const fn code(self) -> &'static [u8] {
         match self {
             _ if self.is_syscall() => &[0x0f, 0x05],
-            _ if self.is_sysenter() => &encode::SYSENTER,
+            _ if self.needs_sysenter() => &encode::SYSENTER,
             Self::Int80 | Self::IrqsOnInt80 => &[0xcd, 0x80],
             Self::InvalidOpcode => &[0x0f, 0x0b],
             Self::Breakpoint | Self::BadIret => &[0xcc],
@@ -165,11 +174,22 @@ impl Event {
                 | Self::IrqsOn
                 | Self::IrqsOnWork
                 | Self::IrqsOnSlow
+                | Self::Code32Syscall
                 | Self::EntryDebug
         )
     }
 
-    /// Whether it is a system call by SYSENTER.
+    /// Whether the CPU has to have SYSENTER for it.
+    pub(super) const fn needs_sysenter(self) -> bool {
+        self.is_sysenter() || matches!(self, Self::Sysenter32)
+    }
+
+    /// Whether the process has 32-bit code.
+    const fn is_of_code32(self) -> bool {
+        matches!(self, Self::Code32Syscall | Self::Sysenter32)
+    }
+
+    /// Whether it is a system call by SYSENTER, of 64-bit code.
     const fn is_sysenter(self) -> bool {
         self.sysenter_way().is_some()
     }
@@ -199,7 +219,7 @@ impl Event {
         match self {
             _ if self.is_in_kernel() => false,
             _ if self.is_stepped() => stack == Stack::Good && base == Base::Forged,
-            _ if self.is_sysenter() => stack == Stack::Good,
+            _ if self.needs_sysenter() => stack == Stack::Good,
             _ => true,
         }
     }
@@ -230,6 +250,9 @@ impl Event {
 
     /// What SYSCALL leads to.
     pub(super) fn syscall_entry(self) -> SyscallEntry {
+        if self.is_of_code32() {
+            return entry_of(Variant::Code32);
+        }
         let set = match self {
             Self::Null => 1,
             Self::NullIret => 2,
@@ -306,15 +329,17 @@ impl Event {
             Self::EntryDebug => 1,
             Self::Int80 | Self::IrqsOnInt80 | Self::InvalidOpcode | Self::UserNmi => 0,
             _ if self.demands_page() => 0,
-            _ if self.is_syscall() || self.is_sysenter() => 0,
+            _ if self.is_syscall() || self.needs_sysenter() => 0,
             _ => 1,
         }
     }
 
     /// Whether RCX and R11 are loaded by the victim's own code, since the way in can't.
     const fn loads_rcx_and_r11(self) -> bool {
-        !matches!(self, Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi)
-            && !self.is_in_kernel()
+        !matches!(
+            self,
+            Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi | Self::Sysenter32
+        ) && !self.is_in_kernel()
             && !self.is_stepped()
     }
 
@@ -412,6 +437,10 @@ const QUIET_FLAGS: u64 =
     FLAGS & !(Rflags::DIRECTION.bits() | Rflags::NESTED_TASK.bits() | Rflags::ALIGNMENT_CHECK.bits());
 
 const GETPPID: u64 = 110;
+/// The same for 32-bit code.
+const GETPPID_32: u64 = 64;
+/// Where SYSENTER returns to in 32-bit code.
+const LANDING_32: u64 = compat::landing();
 /// -ENOSYS.
 const NO_SUCH_CALL: u64 = 38_u64.wrapping_neg();
 
@@ -492,6 +521,8 @@ impl Victim {
             mapped.expect("free address");
         };
         map(CODE, Protection::READ | Protection::EXECUTE);
+        // In the place of the page by which 32-bit code would enter.
+        map(CALL_PAGE_32, Protection::READ | Protection::EXECUTE);
         map(STACK, Protection::READ | Protection::WRITE);
         map(DEMAND, Protection::READ | Protection::WRITE);
         for event in Event::ALL {
@@ -502,6 +533,8 @@ impl Victim {
             }
             space.write(code_address(event), &code).expect("the page is mapped");
         }
+        let traps = [0xcc; CODE_BYTES];
+        space.write(LANDING_32, &traps).expect("the page is mapped");
         let pattern = PATTERN.to_le_bytes();
         for word in 0..PAGE_SIZE / 8 {
             space.write(STACK + word * 8, &pattern).expect("the page is mapped");
@@ -569,6 +602,10 @@ impl Victim {
         frame.set_ss(<OsKernel>::LAYOUT.user_data().bits().into());
         match event {
             _ if event.is_syscall() || event.is_sysenter() => frame.set_rax(GETPPID),
+            Event::Sysenter32 => {
+                frame.set_rax(GETPPID_32);
+                frame.set_rbp(rsp);
+            }
             _ if event.demands_page() => frame.set_rbx(DEMAND),
             _ => {}
         }
@@ -607,6 +644,11 @@ impl Victim {
             Event::Landing => FaultExit::Landing(self.landing),
             _ => FaultExit::Iret,
         });
+        let mut end = after + 1;
+        if event == Event::Sysenter32 {
+            end = LANDING_32 + 1;
+            last = as_32_bit_code(&last, end);
+        }
         let event_address = match event {
             Event::EntryDebug => event.syscall_entry().address(),
             Event::UserDebug => instruction,
@@ -618,7 +660,7 @@ impl Victim {
             fs_base: FS_BASE,
             gs_base,
             event: event_address,
-            end: after + 1,
+            end,
             watched,
             landed,
         }
@@ -727,6 +769,27 @@ impl Page {
         let changed = space.protect(address, PAGE_SIZE, protection);
         changed.expect("the page is mapped");
     }
+}
+
+/// What 32-bit code has after a call by SYSENTER that 64-bit code made with the registers of `frame`, one byte behind
+/// [`LANDING_32`]: nothing of R8 to R15 but what SYSRET leaves in R11.
+fn as_32_bit_code(frame: &TrapFrame, rip: u64) -> TrapFrame {
+    let code = <OsKernel>::LAYOUT.user_code32().expect("the layout has 32-bit code");
+    let mut last = TrapFrame::zeroed();
+    last.set_rax(current().parent().into());
+    last.set_rbx(frame.rbx());
+    last.set_rcx(LANDING_32);
+    last.set_rdx(frame.rdx());
+    last.set_rsi(frame.rsi());
+    last.set_rdi(frame.rdi());
+    last.set_rbp(frame.rbp());
+    last.set_r11(frame.rflags());
+    last.set_rip(rip);
+    last.set_rflags(frame.rflags());
+    last.set_rsp(frame.rbp());
+    last.set_cs(code.bits().into());
+    last.set_ss(frame.ss());
+    last
 }
 
 /// Where a function begins.
