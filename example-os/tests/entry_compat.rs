@@ -500,6 +500,17 @@ example_os::tests! { Machine;
         }
     }
 
+    fn leave_for_32_bit_code_comes_and_goes_with_its_data_segments(machine) {
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 14", "mov esi, 1", "int 0x80", "test eax, eax", "jle 9f",
+            "mov ecx, ds", "cmp ecx, 0x23", "jne 9f", "mov ecx, es", "cmp ecx, 0x23", "jne 9f",
+            "mov eax, 0x4558", "mov edi, 14", "xor esi, esi", "int 0x80", "test eax, eax", "jnz 9f",
+            "mov ecx, ds", "mov edx, es", "or ecx, edx", "jnz 9f",
+            "mov eax, 60", "xor edi, edi", "syscall", "9:", "mov eax, 60", "mov edi, 1", "syscall", "ud2"
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
     fn sysenter_of_64_bit_code_counts_as_that_of_32_bit_code(machine) {
         if !is_intel() {
             skip!("this CPU has no SYSENTER in long mode");
