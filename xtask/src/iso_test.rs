@@ -90,7 +90,7 @@ enum Demand {
 }
 
 /// Every test.
-const TESTS: [(&str, Machine, Demand); 4] = [
+const TESTS: [(&str, Machine, Demand); 5] = [
     ("iso::benchmarks_by_bios", Machine::Bios, Demand::Table(Figures::Ratios)),
     ("iso::benchmarks_by_uefi", Machine::Uefi, Demand::Table(Figures::Ticks)),
     (
@@ -98,6 +98,7 @@ const TESTS: [(&str, Machine, Demand); 4] = [
         Machine::Bochs,
         Demand::Table(Figures::Instructions),
     ),
+    ("iso::tests_by_uefi", Machine::Uefi, Demand::Tests),
     (
         "iso::tests_on_a_machine_that_stays",
         Machine::BiosThatStays,

@@ -132,8 +132,8 @@ unsafe extern "C" fn enter_long_mode() -> ! {
         "cli",
         "cld",
         "mov edi, ebx",
-        "mov eax, cr4",
-        "or eax, {pae}",
+        // All of it: UEFI leaves more in both registers than the loaders' specifications say.
+        "mov eax, {pae}",
         "mov cr4, eax",
         "mov eax, offset boot_root",
         "mov cr3, eax",
@@ -141,8 +141,7 @@ unsafe extern "C" fn enter_long_mode() -> ! {
         "rdmsr",
         "or eax, {long_mode}",
         "wrmsr",
-        "mov eax, cr0",
-        "or eax, {paging}",
+        "mov eax, {paging}",
         "mov cr0, eax",
         // Compatibility mode until CS names a 64-bit segment.
         "lgdt [boot_gdt_pointer]",
@@ -166,7 +165,12 @@ unsafe extern "C" fn enter_long_mode() -> ! {
         efer = const Efer::NUMBER,
         long_mode = const Efer::bits(&Efer::LONG_MODE_ENABLE),
         // The sign is that of 32 bits.
-        paging = const Cr0Flags::PAGING.union(Cr0Flags::WRITE_PROTECT).bits().cast_signed() << 32 >> 32,
+        paging = const Cr0Flags::PAGING
+            .union(Cr0Flags::WRITE_PROTECT)
+            .union(Cr0Flags::EXTENSION_TYPE)
+            .union(Cr0Flags::PROTECTED_MODE_ENABLE)
+            .bits()
+            .cast_signed() << 32 >> 32,
         code = const LAYOUT.kernel_code().bits(),
         data = const LAYOUT.kernel_data().bits(),
         stack = sym STACK,
