@@ -295,6 +295,7 @@ pub(crate) fn test_unknown_call(
         println!("FAILED   {UNKNOWN_CALL}: the kernel told of {told:?}");
         counts.failed = 1;
     }
+    println!("calls: {}", counts.line());
     Ok(counts)
 }
 
