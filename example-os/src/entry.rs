@@ -481,6 +481,11 @@ pub(crate) fn vector_stubs() -> u64 {
     stubs::<OsKernel>().vectors
 }
 
+/// The same with [`options::Guarded`].
+pub(crate) fn guarded_vector_stubs() -> u64 {
+    options::guarded::<OsKernel>().vectors
+}
+
 /// The same with interrupts on at SYSCALL.
 pub(crate) fn irqs_on_vector_stubs() -> u64 {
     irqs_on_stubs::<OsKernel>().vectors

@@ -5,7 +5,7 @@
 
 use example_os::archive::Archive;
 use example_os::device::exit::{Outcome, finish};
-use example_os::sweep::Sweep;
+use example_os::sweep::{Set, Sweep};
 use example_os::{boot, entry, process};
 
 #[unsafe(no_mangle)]
@@ -23,7 +23,7 @@ extern "Rust" fn kernel_main() -> ! {
     }
     if info.command_line.split(' ').any(|word| word == "sweep") {
         // The stubs under test are those of the image that is timed.
-        let is_good = Sweep::new(&archive, irq).run_all();
+        let is_good = Sweep::new(Set::Usual, &archive, irq).run_all();
         finish(if is_good {
             Outcome::Success
         } else {

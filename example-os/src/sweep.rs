@@ -42,7 +42,7 @@ use self::exceptions::OWN_ENTRY;
 use self::handler::{EVENT_VECTOR, Phase, SHARED, SYSTEM_CALL_VECTOR, Shared, TIMER_VECTOR};
 pub use self::listing::Listing;
 pub use self::stub::{Exception, Injector, Name, Part, Stub, Stubs};
-pub use self::victim::{Base, Event, Stack};
+pub use self::victim::{Base, Event, Set, Stack};
 use self::victim::{Page, Start, VECTORS, Victim};
 use crate::archive::Archive;
 use crate::boot;
@@ -79,6 +79,7 @@ static STUBS: Lock<Stubs> = Lock::new(Stubs::new());
 /// The harness. There is one, since there is one CPU.
 #[derive(Debug)]
 pub struct Sweep {
+    set: Set,
     irq: IrqOff,
     victim: Victim,
     stubs: Guard<'static, Stubs>,
@@ -186,28 +187,29 @@ impl Sweep {
     ///
     /// If the archive lacks the list of boundaries or has another image's, and if memory runs out.
     #[must_use]
-    pub fn new(archive: &Archive<'static>, irq: IrqOff) -> Self {
+    pub fn new(set: Set, archive: &Archive<'static>, irq: IrqOff) -> Self {
         let file = archive.find(BOUNDARIES).unwrap_or_else(|error| panic!("{error}"));
         let file = file.unwrap_or_else(|| panic!("the archive has no {BOUNDARIES}"));
         let text = str::from_utf8(file).unwrap_or_else(|error| panic!("{BOUNDARIES}: {error}"));
         let listing = Listing::new(text);
         let mut stubs = STUBS.lock();
-        for event in Event::ALL {
-            stubs.add_function(&listing, event.syscall_entry().address());
+        for &event in set.events() {
+            stubs.add_function(&listing, set.syscall_entry(event).address());
         }
         for vector in VECTORS {
             let slot_bytes = entry_core::vector::SLOT_BYTES;
-            let slot = entry::vector_stubs() + u64::from(vector) * slot_bytes;
+            let slot = set.vector_stubs() + u64::from(vector) * slot_bytes;
             stubs.add_slot(&listing, Name::Slot(vector), slot, slot_bytes);
         }
-        for vector in [EVENT_VECTOR, SYSTEM_CALL_VECTOR] {
+        let is_usual = set == Set::Usual;
+        for vector in [EVENT_VECTOR, SYSTEM_CALL_VECTOR].into_iter().filter(|_| is_usual) {
             let slot_bytes = entry_core::vector::SLOT_BYTES;
             let slot = entry::irqs_on_vector_stubs() + u64::from(vector) * slot_bytes;
             stubs.add_slot(&listing, Name::IrqsOnSlot(vector), slot, slot_bytes);
         }
         let victim = Victim::new(&irq);
         let cpu = PerCpu::current(&irq);
-        if cpu.has_sysenter(&irq) {
+        if is_usual && cpu.has_sysenter(&irq) {
             for way in Way::ALL {
                 let address = install::<Callee64<OsKernel>>(cpu, way, &irq);
                 if way.instructions().is_empty() {
@@ -225,6 +227,7 @@ impl Sweep {
             .store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
         entry::set_kernel_hook(Some(handler::handle));
         Self {
+            set,
             irq,
             victim,
             stubs,
@@ -265,7 +268,7 @@ impl Sweep {
         self.shots = 0;
         self.tallies = [Tally::default(); 2];
         self.landing_faults = 0;
-        for event in Event::ALL {
+        for &event in self.set.events() {
             let cpu = PerCpu::current(&self.irq);
             if event.needs_sysenter() && !cpu.has_sysenter(&self.irq) {
                 continue;
@@ -276,7 +279,7 @@ impl Sweep {
             for stack in Stack::ALL {
                 for base in Base::ALL {
                     let scene = Scene { event, stack, base };
-                    if scene.is_first() || event.has_scene(stack, base) {
+                    if scene.is_first() || (event.has_scene(stack, base) && self.set.has_scene(stack, base)) {
                         self.sweep(injector, scene);
                     }
                 }
@@ -291,7 +294,10 @@ impl Sweep {
         let has_sysenter = PerCpu::current(&self.irq).has_sysenter(&self.irq);
         let rows = exceptions::rows(injector, !self.has_timer_nmi, has_sysenter);
         let is_covered = self.stubs.report(injector, rows, self.corrupt);
-        let is_let_in = injector != Injector::Timer || (self.stubs.report_delivered() & self.report_interrupts());
+        // No other set has windows with interrupts on.
+        let has_windows = self.set == Set::Usual;
+        let is_let_in =
+            injector != Injector::Timer || !has_windows || (self.stubs.report_delivered() & self.report_interrupts());
         let is_faulted = injector != Injector::Debug || self.report_landing_faults();
         is_covered && is_let_in && is_faulted && self.corrupt == 0
     }
@@ -432,7 +438,7 @@ impl Sweep {
     /// One shot.
     fn shoot(&mut self, scene: Scene, injection: Injection) {
         let Scene { event, stack, base } = scene;
-        let start = self.victim.start(event, stack, base, &self.irq);
+        let start = self.victim.start(self.set, event, stack, base, &self.irq);
         let shared = &SHARED;
         shared.clear();
         shared.end.store(start.end, Relaxed);
@@ -469,7 +475,7 @@ impl Sweep {
         unsafe { KernelGsBase::from_bits(start.gs_base).write(&mut Cpu) };
         victim::load_stack_segment();
         let cpu = PerCpu::current(&self.irq);
-        cpu.take_syscall_entry(event.syscall_entry(), &self.irq);
+        cpu.take_syscall_entry(self.set.syscall_entry(event), &self.irq);
         shared.sets_work.store(!event.is_in_kernel(), Relaxed);
         if event.has_work() {
             cpu.set_work_pending();
@@ -569,12 +575,34 @@ fn install<C: Callee>(cpu: &PerCpu, way: Way, irq: &IrqOff) -> u64 {
     cpu.sysenter_entry(irq).expect("it was just installed")
 }
 
+/// Sweeps over a set of stubs, on a machine that has just booted.
+fn of_set(set: Set) -> Sweep {
+    let archive = boot::info()
+        .archive
+        .expect("an archive with the boundaries of this image");
+    Sweep::new(set, &Archive::new(archive), entry::install())
+}
+
 impl Suite for Sweep {
     fn set_up() -> Self {
-        let archive = boot::info()
-            .archive
-            .expect("an archive with the boundaries of this image");
-        Self::new(&Archive::new(archive), entry::install())
+        of_set(Set::Usual)
+    }
+}
+
+/// Sweeps over [`Set::Guarded`], where the CPU has it.
+#[derive(Debug)]
+pub struct GuardedSweep(Option<Sweep>);
+
+impl GuardedSweep {
+    /// [`Sweep::run`]; `None` if the CPU has no such set.
+    pub fn run(&mut self, injector: Injector) -> Option<bool> {
+        self.0.as_mut().map(|sweep| sweep.run(injector))
+    }
+}
+
+impl Suite for GuardedSweep {
+    fn set_up() -> Self {
+        Self(boot::cpu::features().fsgsbase.then(|| of_set(Set::Guarded)))
     }
 }
 

@@ -13,7 +13,7 @@ use super::registers::Registers;
 use crate::entry::compat;
 use crate::entry::sysenter::Way;
 use crate::entry::variant::{Variant, entry_of};
-use crate::entry::{OsKernel, PerCpu, SyscallEntry};
+use crate::entry::{self, OsKernel, PerCpu, SyscallEntry};
 use crate::experiment;
 use crate::memory::layout::CALL_PAGE_32;
 use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
@@ -100,6 +100,62 @@ pub enum Event {
     KernelInt80,
     /// An instruction breakpoint in ring 0, under kernel GS.
     KernelDebug,
+}
+
+/// Whose stubs are swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Those that processes have, and those of the experiments.
+    Usual,
+    /// Those with FSGSBASE, CLEAR and VERW. Programs may write GS base themselves then.
+    Guarded,
+}
+
+impl Set {
+    /// What leads to them.
+    pub(super) const fn events(self) -> &'static [Event] {
+        match self {
+            Self::Usual => &Event::ALL,
+            Self::Guarded => &[
+                Event::Syscall,
+                Event::Int80,
+                Event::InvalidOpcode,
+                Event::Breakpoint,
+                Event::PageFault,
+                Event::Landing,
+                Event::Interrupt,
+                Event::UserDebug,
+                Event::UserNmi,
+                Event::EntryDebug,
+                Event::BadIret,
+                Event::KernelInvalidOpcode,
+                Event::KernelInterrupt,
+                Event::KernelInt80,
+                Event::KernelDebug,
+            ],
+        }
+    }
+
+    /// Whether it is swept with such a stack and base: what differs from the usual set is about the base.
+    pub(super) fn has_scene(self, stack: Stack, base: Base) -> bool {
+        self == Self::Usual || stack == Stack::Good || base == Base::Forged
+    }
+
+    /// What SYSCALL leads to, with an event of the set.
+    pub(super) fn syscall_entry(self, event: Event) -> SyscallEntry {
+        match self {
+            Self::Usual => event.syscall_entry(),
+            Self::Guarded => SyscallEntry::guarded::<OsKernel>(),
+        }
+    }
+
+    /// The first of the slots.
+    pub(super) fn vector_stubs(self) -> u64 {
+        match self {
+            Self::Usual => entry::vector_stubs(),
+            Self::Guarded => entry::guarded_vector_stubs(),
+        }
+    }
 }
 
 impl Event {
@@ -249,7 +305,7 @@ impl Event {
     }
 
     /// What SYSCALL leads to.
-    pub(super) fn syscall_entry(self) -> SyscallEntry {
+    fn syscall_entry(self) -> SyscallEntry {
         if self.is_of_code32() {
             return entry_of(Variant::Code32);
         }
@@ -558,7 +614,7 @@ impl Victim {
     }
 
     /// The frame for an event, and what is to follow from it.
-    pub(super) fn start(&self, event: Event, stack: Stack, base: Base, irq: &IrqOff) -> Start {
+    pub(super) fn start(&self, set: Set, event: Event, stack: Stack, base: Base, irq: &IrqOff) -> Start {
         let mut frame = TrapFrame::zeroed();
         let pattern = |number: u64| (number * 0x0101_0101_0101_0101) ^ 0x8000_0000_8000_0000;
         frame.set_rax(pattern(1));
@@ -650,7 +706,7 @@ impl Victim {
             last = as_32_bit_code(&last, end);
         }
         let event_address = match event {
-            Event::EntryDebug => event.syscall_entry().address(),
+            Event::EntryDebug => set.syscall_entry(event).address(),
             Event::UserDebug => instruction,
             _ => 0,
         };
