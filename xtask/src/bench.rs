@@ -870,7 +870,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     report.growth = growth::measure(&plan, &timed, wanted)?;
     report.passes = passes::measure(&plan, &timed, args.full)?;
-    println!("{}", report.table());
+    println!("{}", report.tables());
     print!("{}", report.notes());
     if args.filter.is_none() {
         let left: Vec<&str> = ROWS.iter().filter(|row| row.on_request).map(|row| row.name).collect();

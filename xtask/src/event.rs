@@ -65,6 +65,19 @@ impl Event {
             Self::StackLoad => "stack-load",
         }
     }
+
+    /// The name above a narrow column, in two lines where it is long.
+    pub(crate) const fn heading(self) -> &'static str {
+        match self {
+            Self::Sysret => "sys\nret",
+            Self::Sysenter => "sys\nenter",
+            Self::Sysexit => "sys\nexit",
+            Self::Swapgs => "swap\ngs",
+            Self::Interrupt => "inter\nrupt",
+            Self::StackLoad => "stack\nload",
+            _ => self.name(),
+        }
+    }
 }
 
 /// How often each event happened.

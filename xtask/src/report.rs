@@ -1,4 +1,4 @@
-//! The results of `bench`: a table for people, JSON for programs.
+//! The results of `bench`: tables for people, JSON for programs.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
@@ -65,15 +65,23 @@ fn amount(value: Ratio) -> Value {
         .map_or_else(|| json!(value.as_f64()), |whole| json!(whole))
 }
 
-/// Events that happened, in words.
-fn event_words(events: &[Ratio]) -> String {
-    Event::ALL
-        .iter()
-        .zip(events)
-        .filter(|(_, count)| **count != Ratio::ZERO)
-        .map(|(event, count)| format!("{count} {}", event.name()))
-        .collect::<Vec<_>>()
-        .join(", ")
+/// An empty table of the usual looks.
+fn empty_table(header: Vec<&str>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .remove_style(TableComponent::HorizontalLines)
+        .remove_style(TableComponent::MiddleIntersections)
+        .remove_style(TableComponent::LeftBorderIntersections)
+        .remove_style(TableComponent::RightBorderIntersections)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(header);
+    // Names are what filters take: they are not broken.
+    if let Some(name) = table.column_mut(0) {
+        name.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    table
 }
 
 impl Report {
@@ -218,28 +226,19 @@ impl Report {
             .map_err(|error| csv::Error::from(error.into_error()))
     }
 
-    /// The table.
-    pub(crate) fn table(&self) -> String {
+    /// The tables: figures, and the events that go with them.
+    pub(crate) fn tables(&self) -> String {
+        format!("{}\n\n{}", self.figures(), self.events())
+    }
+
+    /// The figures, a line for each row.
+    fn figures(&self) -> String {
         let with_cycles = self.rows.iter().any(|measured| measured.cycles.is_some());
-        let mut table = Table::new();
-        table
-            .load_preset(presets::UTF8_HORIZONTAL_ONLY)
-            .remove_style(TableComponent::HorizontalLines)
-            .remove_style(TableComponent::MiddleIntersections)
-            .remove_style(TableComponent::LeftBorderIntersections)
-            .remove_style(TableComponent::RightBorderIntersections)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(WIDTH);
         let mut header = vec!["row", "seed", "instr.", "target", "Linux"];
         if with_cycles {
             header.push("cycles");
         }
-        header.push("events of one operation");
-        table.set_header(header);
-        // Names are what filters take: they are not broken.
-        if let Some(column) = table.column_mut(0) {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
+        let mut table = empty_table(header);
         for measured in &self.rows {
             let row = measured.row;
             let spread = if measured.spread == Ratio::ZERO {
@@ -259,22 +258,37 @@ impl Report {
                 let median = |cycles: &Cycles| digits(cycles.median);
                 cells.push(measured.cycles.as_ref().map_or_else(String::new, median));
             }
-            cells.push(
-                measured
-                    .events
-                    .as_ref()
-                    .map_or_else(|| "not seen".to_owned(), |events| event_words(events)),
-            );
             table.add_row(cells);
         }
-        // Only the words about events may be wrapped.
-        if let Some(name) = table.column_mut(0) {
-            name.set_constraint(ColumnConstraint::ContentWidth);
+        for column in table.column_iter_mut().skip(2) {
+            column.set_cell_alignment(CellAlignment::Right);
         }
-        for column in [2, 3, 4] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
+        table.trim_fmt()
+    }
+
+    /// What each operation is made of: a column for each event that any of them has.
+    fn events(&self) -> String {
+        let happened = |event: usize| {
+            let counts = self.rows.iter().filter_map(|measured| measured.events.as_ref());
+            counts.into_iter().any(|counts| counts[event] != Ratio::ZERO)
+        };
+        let events: Vec<usize> = (0..Event::ALL.len()).filter(|event| happened(*event)).collect();
+        let mut header = vec!["events of one operation"];
+        header.extend(events.iter().map(|event| Event::ALL[*event].heading()));
+        let mut table = empty_table(header);
+        for measured in &self.rows {
+            let mut cells = vec![measured.row.name.to_owned()];
+            match &measured.events {
+                None => cells.push("not seen".to_owned()),
+                Some(counts) => cells.extend(events.iter().map(|event| match counts[*event] {
+                    Ratio::ZERO => String::new(),
+                    count => count.to_string(),
+                })),
             }
+            table.add_row(cells);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_padding((0, 0)).set_cell_alignment(CellAlignment::Right);
         }
         table.trim_fmt()
     }
@@ -552,19 +566,26 @@ mod tests {
     }
 
     #[test]
-    fn table_fits_a_hundred_columns() {
+    fn tables_fit_a_hundred_columns() {
         let mut report = report();
         for measured in &mut report.rows {
             measured.events = Some([Ratio::whole(2); Event::ALL.len()]);
             measured.cycles = Some(cycles());
         }
-        let table = report.table();
+        let table = report.tables();
         for line in table.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
         for row in row::ROWS {
-            assert!(table.contains(row.name), "{} is wrapped", row.name);
+            let lines = table
+                .lines()
+                .filter(|line| line.trim_start().starts_with(&format!("{} ", row.name)));
+            assert_eq!(lines.count(), 2, "{} is wrapped", row.name);
         }
+        let headings = table
+            .lines()
+            .skip_while(|line| !line.contains("events of one operation"));
+        assert!(headings.take_while(|line| !line.contains('═')).count() <= 2, "{table}");
     }
 
     #[test]
