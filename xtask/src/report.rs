@@ -179,7 +179,7 @@ impl Report {
         json
     }
 
-    /// The rows with one column for each kind of figure. A figure that was not measured is empty.
+    /// The rows, and the published crates, with one column for each kind of figure. A figure that was not measured is empty.
     pub(crate) fn csv(&self) -> std::result::Result<Vec<u8>, csv::Error> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let first = ["name", "seed", "instructions", "instructions_spread"];
@@ -193,7 +193,10 @@ impl Report {
             "linux_default",
             "failures",
         ];
-        writer.write_record(first.into_iter().chain(Event::ALL.map(Event::name)).chain(last))?;
+        let measured_linux = linux::SETTINGS.map(|setting| format!("linux_measured_{}", setting.name));
+        let fixed = first.into_iter().chain(Event::ALL.map(Event::name)).chain(last);
+        let header: Vec<String> = fixed.map(str::to_owned).chain(measured_linux).collect();
+        writer.write_record(&header)?;
         for measured in &self.rows {
             let row = measured.row;
             let exact = |value: Ratio| amount(value).to_string();
@@ -219,7 +222,20 @@ impl Report {
             record.push(row.linux.map_or_else(String::new, |linux| linux.lean.to_string()));
             record.push(row.linux.map_or_else(String::new, |linux| linux.default.to_string()));
             record.push(measured.failures.join("; "));
+            match self.linux.iter().find(|linux| linux.name == row.name) {
+                Some(linux) => record.extend(linux.instructions.iter().map(|&figure| exact(figure))),
+                None => record.extend(linux::SETTINGS.map(|_| String::new())),
+            }
             writer.write_record(&record)?;
+        }
+        for peer in &self.peers {
+            let figure = [
+                peer.name.to_owned(),
+                String::new(),
+                amount(peer.instructions).to_string(),
+            ];
+            let empty = std::iter::repeat_with(String::new).take(header.len() - figure.len());
+            writer.write_record(figure.into_iter().chain(empty))?;
         }
         writer
             .into_inner()
@@ -645,8 +661,12 @@ mod tests {
         let header = reader.headers().unwrap().clone();
         assert_eq!(&header[2], "instructions");
         let records: Vec<_> = reader.records().map(std::result::Result::unwrap).collect();
-        assert_eq!(records.len(), report.rows.len());
+        assert_eq!(records.len(), report.rows.len() + report.peers.len());
         assert_eq!(&records[0][0], "syscall/null/full");
+        let lean = header.iter().position(|name| name == "linux_measured_lean").unwrap();
+        assert_eq!((&records[0][lean], &records[1][lean]), ("194", ""));
+        let peer = &records[report.rows.len()];
+        assert_eq!((&peer[0], &peer[2]), ("peer/trapframe/null", "91"));
         assert_eq!(&records[0][2], "61");
         let sysret = header.iter().position(|name| name == "sysret").unwrap();
         assert_eq!(&records[0][sysret], "1");
