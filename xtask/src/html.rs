@@ -338,9 +338,12 @@ fn plots(out: &mut String, report: &Report, extras: &Extras) -> std::result::Res
 }
 
 fn table(out: &mut String, report: &Report) {
-    out.push_str(
+    let with_cycles = report.rows.iter().any(|measured| measured.cycles.is_some());
+    let heading = if with_cycles { "<th class=\"n\">cycles</th>" } else { "" };
+    let _ = write!(
+        out,
         "<div class=\"wide\"><table><thead><tr><th>row</th><th>seed</th><th class=\"n\">instructions</th>\
-         <th class=\"n\">target</th><th class=\"n\">Linux</th><th>events of one operation</th></tr></thead><tbody>",
+         <th class=\"n\">target</th><th class=\"n\">Linux</th>{heading}<th>events of one operation</th></tr></thead><tbody>",
     );
     for measured in &report.rows {
         let row = measured.row;
@@ -357,10 +360,15 @@ fn table(out: &mut String, report: &Report) {
                     .join(", ")
             },
         );
+        let cycles = match &measured.cycles {
+            Some(cycles) => format!("<td class=\"n\">{}</td>", plot::digits(cycles.median)),
+            None if with_cycles => "<td></td>".to_owned(),
+            None => String::new(),
+        };
         let _ = write!(
             out,
             "<tr><td><code>{}</code></td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td>{}",
+             <td class=\"n\">{}</td>{cycles}<td>{}",
             escaped(row.name),
             row.seed.unwrap_or(""),
             measured.instructions,
@@ -529,6 +537,21 @@ mod tests {
             assert!(!page.contains(fetch), "{fetch}");
         }
         assert!(page.contains("no SYSENTER &lt;here&gt;"));
+    }
+
+    #[test]
+    fn cycles_have_a_column_when_there_are_any() {
+        let (mut report, extras) = sample();
+        let columns = |report: &Report| page(report, &extras).unwrap().contains(">cycles</th>");
+        assert!(!columns(&report));
+        report.rows[0].cycles = Some(crate::cycles::Cycles {
+            median: 123_456.5,
+            interval: (123_450.0, 123_460.25),
+            outliers: Vec::new(),
+            samples: 31,
+        });
+        assert!(columns(&report));
+        assert!(page(&report, &extras).unwrap().contains(">123456.5</td>"));
     }
 
     #[test]
