@@ -486,6 +486,11 @@ pub(crate) fn guarded_vector_stubs() -> u64 {
     options::guarded::<OsKernel>().vectors
 }
 
+/// The same with [`options::Split`].
+pub(crate) fn split_vector_stubs() -> u64 {
+    options::split::<OsKernel>().vectors
+}
+
 /// The same with interrupts on at SYSCALL.
 pub(crate) fn irqs_on_vector_stubs() -> u64 {
     irqs_on_stubs::<OsKernel>().vectors

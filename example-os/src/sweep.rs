@@ -19,6 +19,9 @@
 //! The landing page, through which faults return, is user code of the kernel's making and swept like a stub: with all of these,
 //! and with page faults for want of the stack and of the page itself.
 //!
+//! With KPTI the program is entered on tables of its own, and the kernel's are made useless to it: what comes back on the wrong
+//! ones faults.
+//!
 //! The counts of the first two are instructions, so the machine's clock has to count those: QEMU with `-icount shift=0`,
 //! or Bochs. The list of boundaries comes from the archive ([`Listing`]); coverage is reported for each stub.
 //!
@@ -207,7 +210,7 @@ impl Sweep {
             let slot = entry::irqs_on_vector_stubs() + u64::from(vector) * slot_bytes;
             stubs.add_slot(&listing, Name::IrqsOnSlot(vector), slot, slot_bytes);
         }
-        let victim = Victim::new(&irq);
+        let victim = Victim::new(set, &irq);
         let cpu = PerCpu::current(&irq);
         if is_usual && cpu.has_sysenter(&irq) {
             for way in Way::ALL {
@@ -292,7 +295,7 @@ impl Sweep {
             self.corrupt
         );
         let has_sysenter = PerCpu::current(&self.irq).has_sysenter(&self.irq);
-        let rows = exceptions::rows(injector, !self.has_timer_nmi, has_sysenter);
+        let rows = exceptions::rows(self.set, injector, !self.has_timer_nmi, has_sysenter);
         let is_covered = self.stubs.report(injector, rows, self.corrupt);
         // No other set has windows with interrupts on.
         let has_windows = self.set == Set::Usual;
@@ -489,7 +492,15 @@ impl Sweep {
         }
         // SAFETY: 1. Interrupts are off by `self.irq`, the victim's stacks were set and are not in use. 2. `start` made the
         // frame for this event. 3. The hook ends the shot at the INT3 behind the event, and resumes whatever comes before.
-        unsafe { launch::launch(&raw const start.frame, shared.saved.as_ptr(), event.launch()) };
+        // 4. `start` says which, and the stubs are those of the set.
+        unsafe {
+            launch::launch(
+                launch::place(&start.frame),
+                shared.saved.as_ptr(),
+                event.launch(),
+                start.tables,
+            );
+        };
         // SAFETY: the shot is over and interrupts are expected: one that came too late for the victim.
         unsafe { launch::let_interrupts_in() };
         if sends_nmi {
@@ -603,6 +614,24 @@ impl GuardedSweep {
 impl Suite for GuardedSweep {
     fn set_up() -> Self {
         Self(boot::cpu::features().fsgsbase.then(|| of_set(Set::Guarded)))
+    }
+}
+
+/// Sweeps over [`Set::Split`].
+#[derive(Debug)]
+pub struct SplitSweep(Sweep);
+
+impl SplitSweep {
+    /// As [`Sweep::run`].
+    #[must_use]
+    pub fn run(&mut self, injector: Injector) -> bool {
+        self.0.run(injector)
+    }
+}
+
+impl Suite for SplitSweep {
+    fn set_up() -> Self {
+        Self(of_set(Set::Split))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one table of boundaries that an injector can't hit, with the reasons.
 
 use super::stub::{Exception, Injector, Name, Part};
+use super::victim::Set;
 
 /// What #DB itself executes in ring 0 before its handler. A breakpoint there would raise the next #DB on the same stack
 /// before the first had begun, for ever.
@@ -207,8 +208,40 @@ const NO_SYSENTER: [Exception; 1] = [Exception {
     reason: "SYSRETL: the one event of 32-bit code comes by SYSENTER",
 }];
 
+/// For the stubs with KPTI, whatever is injected.
+const SPLIT: [Exception; 2] = {
+    const REASON: &str = "a maskable interrupt in ring 0: they are off as long as the tables are the program's there";
+    [
+        Exception {
+            stub: Name::Function("interrupt_common", 0),
+            part: Part::NotTaken(2),
+            reason: REASON,
+        },
+        Exception {
+            stub: Name::Function("system_call_common", 0),
+            part: Part::NotTaken(2),
+            reason: REASON,
+        },
+    ]
+};
+
+/// [`NESTED`] for them, whose paranoid stub has one more branch before the last of those.
+const SPLIT_NESTED: [Exception; 1] = [Exception {
+    stub: Name::Function("paranoid_common", 0),
+    part: Part::Taken(5),
+    reason: "an event that found its own stack in use, which the kernel never lets happen",
+}];
+
+/// [`NMI_ON_BOCHS`] for them: the IRETQ that fails has the program's tables, which its exception asks for first.
+const SPLIT_NMI_ON_BOCHS: [Exception; 1] = [Exception {
+    stub: Name::Function("exception_common", 0),
+    part: Part::NotTaken(3),
+    reason: "the IRETQ that fails has unblocked NMIs there, as on real CPUs; QEMU keeps them blocked",
+}];
+
 /// The rows for an injector.
 pub(super) fn rows(
+    set: Set,
     injector: Injector,
     is_bochs: bool,
     has_sysenter: bool,
@@ -224,5 +257,13 @@ pub(super) fn rows(
         Injector::TimerNmi => [&NMI, &COUNTS, &NESTED, &[]],
     };
     let without: &[Exception] = if has_sysenter { &[] } else { &NO_SYSENTER };
-    ALWAYS.iter().chain(tables.into_iter().flatten()).chain(without)
+    let of_set: [&[Exception]; 2] = match (set, injector) {
+        (Set::Split, Injector::Nmi) if is_bochs => [&SPLIT, &SPLIT_NMI_ON_BOCHS],
+        (Set::Split, Injector::Timer) if is_bochs => [&SPLIT, &[]],
+        (Set::Split, Injector::Timer | Injector::TimerNmi) => [&SPLIT, &SPLIT_NESTED],
+        (Set::Split, _) => [&SPLIT, &[]],
+        _ => [&[], &[]],
+    };
+    let tables = tables.into_iter().chain(of_set).flatten();
+    ALWAYS.iter().chain(tables).chain(without)
 }

@@ -4,6 +4,7 @@
 //! Nor is there a memory access of the victim's between the load of its registers and the event, so its RSP may be anything.
 
 use core::arch::naked_asm;
+use core::cell::UnsafeCell;
 
 use entry_core::TrapFrame;
 
@@ -21,6 +22,23 @@ pub(super) enum Way {
     Kernel = 2,
 }
 
+/// The registers of the victim, where a program's own tables have them, too.
+#[unsafe(link_section = ".data.entry")]
+static FRAME: Frame = Frame(UnsafeCell::new(TrapFrame::zeroed()));
+
+struct Frame(UnsafeCell<TrapFrame>);
+
+// SAFETY: written through a raw pointer before a launch and read by it, on one CPU.
+unsafe impl Sync for Frame {}
+
+/// Puts `frame` where [`launch`] finds it on any tables.
+pub(super) fn place(frame: &TrapFrame) -> *const TrapFrame {
+    let place = FRAME.0.get();
+    // SAFETY: the static is writable, and no launch is under way.
+    unsafe { place.write(frame.clone()) };
+    place
+}
+
 /// Saves the running context in `saved`, and enters the victim with the registers of `frame`. Returns when a handler calls
 /// [`come_back`] with that word.
 ///
@@ -29,16 +47,22 @@ pub(super) enum Way {
 /// | RDI | `frame` | clobbered |
 /// | RSI | `saved` | clobbered |
 /// | EDX | `way` | clobbered |
+/// | RCX | `tables`: 0, or the CR3 to enter it with | clobbered |
 /// | RBX, RBP, R12–R15, RSP | caller's | caller's |
+///
+/// **Windows**: with `tables` the program's CR3 from its load on, so this is with the stubs, which such tables have.
 ///
 /// # Safety
 ///
 /// 1. RFLAGS.IF is 0, GS base is the kernel's, the stacks of entries from user mode are set and not in use.
 /// 2. `frame` is what the victim is to have: selectors of the layout for user mode, or for [`Way::Kernel`] an RSP that
-///    points at RFLAGS and RIP on a kernel stack. It lies on a kernel stack and stays until the return.
+///    points at RFLAGS and RIP on a kernel stack. It lies where [`place`] puts it.
 /// 3. Every event of the victim leads to a handler that either resumes it or comes back.
+/// 4. `tables` is 0, or selects tables of the victim that have the stubs and their data, and the stubs load the kernel's; the
+///    victim runs in user mode then.
 #[unsafe(naked)]
-pub(super) unsafe extern "sysv64" fn launch(frame: *const TrapFrame, saved: *mut u64, way: Way) {
+#[unsafe(link_section = ".entry.text")]
+pub(super) unsafe extern "sysv64" fn launch(frame: *const TrapFrame, saved: *mut u64, way: Way, tables: u64) {
     naked_asm!(
         "push rbp",
         "push rbx",
@@ -47,6 +71,11 @@ pub(super) unsafe extern "sysv64" fn launch(frame: *const TrapFrame, saved: *mut
         "push r14",
         "push r15",
         "mov [rsi], rsp",
+        "test rcx, rcx",
+        "jz 2f",
+        "mov cr3, rcx",
+        // The tables are the program's.
+        "2:",
         "mov rsp, rdi",
         // RSP is the frame.
         "cmp edx, {iret}",

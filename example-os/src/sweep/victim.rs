@@ -16,7 +16,8 @@ use crate::entry::variant::{Variant, entry_of};
 use crate::entry::{self, OsKernel, PerCpu, SyscallEntry};
 use crate::experiment;
 use crate::memory::layout::CALL_PAGE_32;
-use crate::memory::{AddressSpace, DIRECT_MAP, KernelStack, PAGE_SIZE, Placement, Protection, layout};
+use crate::memory::table::{ENTRIES, Entry, Flags, Slot, USER_TABLE, twin};
+use crate::memory::{AddressSpace, DIRECT_MAP, Frame, KernelStack, PAGE_SIZE, Placement, Protection, kernel, layout};
 use crate::process::{FaultExit, current};
 
 /// What the victim does.
@@ -109,6 +110,8 @@ pub enum Set {
     Usual,
     /// Those with FSGSBASE, CLEAR and VERW. Programs may write GS base themselves then.
     Guarded,
+    /// Those with KPTI: user mode has tables without the kernel.
+    Split,
 }
 
 impl Set {
@@ -116,7 +119,7 @@ impl Set {
     pub(super) const fn events(self) -> &'static [Event] {
         match self {
             Self::Usual => &Event::ALL,
-            Self::Guarded => &[
+            Self::Guarded | Self::Split => &[
                 Event::Syscall,
                 Event::Int80,
                 Event::InvalidOpcode,
@@ -136,7 +139,8 @@ impl Set {
         }
     }
 
-    /// Whether it is swept with such a stack and base: what differs from the usual set is about the base.
+    /// Whether it is swept with such a stack and base. What differs from the usual set is about the base, or about memory that
+    /// the kernel alone has, like what the base is forged to be.
     pub(super) fn has_scene(self, stack: Stack, base: Base) -> bool {
         self == Self::Usual || stack == Stack::Good || base == Base::Forged
     }
@@ -146,6 +150,7 @@ impl Set {
         match self {
             Self::Usual => event.syscall_entry(),
             Self::Guarded => SyscallEntry::guarded::<OsKernel>(),
+            Self::Split => SyscallEntry::split::<OsKernel>(),
         }
     }
 
@@ -154,6 +159,7 @@ impl Set {
         match self {
             Self::Usual => entry::vector_stubs(),
             Self::Guarded => entry::guarded_vector_stubs(),
+            Self::Split => entry::split_vector_stubs(),
         }
     }
 }
@@ -529,12 +535,16 @@ pub(super) struct Victim {
     /// The page of [`STACK`], through the direct map.
     user_stack: u64,
     landing: LandingPage,
+    /// CR3 of the program, or 0 if it is the kernel's, too.
+    tables: u64,
 }
 
 /// A launch: the frame to enter with and what is to be seen at the end.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) frame: TrapFrame,
+    /// CR3 to enter with, or 0 for that which is loaded.
+    pub(super) tables: u64,
     pub(super) fs_base: u64,
     pub(super) gs_base: u64,
     /// Address of the event's instruction, for a breakpoint there.
@@ -570,7 +580,7 @@ pub(super) fn set_user_data_present(is_present: bool) {
 
 impl Victim {
     /// Makes it the current process's program.
-    pub(super) fn new(irq: &IrqOff) -> Self {
+    pub(super) fn new(set: Set, irq: &IrqOff) -> Self {
         let mut space = AddressSpace::new().expect("memory for the address space");
         let mut map = |address, protection| {
             let mapped = space.mmap(address, PAGE_SIZE, protection, Placement::FixedNoReplace);
@@ -598,16 +608,27 @@ impl Victim {
         let user_stack = DIRECT_MAP + space.translate(STACK).expect("the page was written").physical;
         let stack = KernelStack::new().expect("memory for a stack");
         let cpu = PerCpu::current(irq);
+        let cr3 = space.cr3();
         // SAFETY: 1. it is this CPU's. 2. The space maps the kernel, and lives in the idle thread's slot for good.
-        unsafe { cpu.load_cr3(space.cr3()) };
+        unsafe { cpu.load_cr3(cr3) };
         *current().space().lock(irq) = Some(space);
         // SAFETY: 1. the stack is new, lives as long as the victim, and no other thread runs.
         unsafe { cpu.set_kernel_stack(stack.top()) };
         current().set_skips_invalid_opcode(true);
         let landing = experiment::map_landing_page(current(), irq).expect("memory for a landing page");
+        let mut tables = 0;
+        if set == Set::Split {
+            kernel::stop_global_pages();
+            cpu.take_syscall_entry(SyscallEntry::split::<OsKernel>(), irq);
+            // SAFETY: 1. as for `load_cr3`; every root table has a twin.
+            unsafe { cpu.load_tables(cr3) };
+            tables = twin(Frame::containing(cr3)).start();
+            forbid_execution(Frame::containing(cr3));
+        }
         Self {
             _stack: stack,
             landing,
+            tables,
             kernel_stack: KernelStack::new().expect("memory for a stack"),
             user_stack,
         }
@@ -713,6 +734,7 @@ impl Victim {
         Start {
             wanted: Registers::new(&last, FS_BASE, header, gs_base),
             frame,
+            tables: self.tables,
             fs_base: FS_BASE,
             gs_base,
             event: event_address,
@@ -755,6 +777,7 @@ impl Victim {
         Start {
             wanted: Registers::new(&last, FS_BASE, header, gs_base),
             frame,
+            tables: 0,
             fs_base: FS_BASE,
             gs_base,
             event: if event == Event::KernelDebug { code } else { 0 },
@@ -824,6 +847,21 @@ impl Page {
         let space = guard.as_mut().expect("the victim's space is in the idle thread's slot");
         let changed = space.protect(address, PAGE_SIZE, protection);
         changed.expect("the page is mapped");
+    }
+}
+
+/// Takes execution in the lower half from the tables at `root`, of which the twin keeps it: a program that an exit leaves on
+/// the kernel's own tables faults at its next instruction.
+fn forbid_execution(root: Frame) {
+    for index in 0..ENTRIES / 2 {
+        // SAFETY: the root table is that of a live space, which nobody else changes meanwhile.
+        let slot = unsafe { Slot::new(root, index) };
+        let entry = slot.read();
+        if entry.is_present() {
+            let entry = Entry::new(entry.frame().start(), USER_TABLE | Flags::NO_EXECUTE);
+            // SAFETY: 1. it gives fewer rights. 2. No program has run on these tables, so there is nothing to execute by.
+            unsafe { slot.write(entry) };
+        }
     }
 }
 
