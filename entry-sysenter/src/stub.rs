@@ -132,29 +132,37 @@ macro_rules! arrive {
     };
 }
 
-/// The upper half of a frame for 64-bit code, from SS to the kind word.
-macro_rules! push_image_64 {
+/// SS, RSP of 64-bit code, and RFLAGS. No flag has changed before.
+macro_rules! push_stack_and_flags_64 {
     () => {
         "push {ss}
          push rcx
-         pushfq
-         push {cs64}
+         pushfq"
+    };
+}
+
+/// The rest of the upper half of a frame for 64-bit code, down to the kind word.
+macro_rules! push_call_64 {
+    () => {
+        "push {cs64}
          push r11
          push rax
          push {kind64}"
     };
 }
 
-/// The upper half of a frame for 32-bit code. What 64-bit code may have left in the upper halves of number and stack
-/// pointer is dropped.
-macro_rules! push_image_32 {
+/// Drops what 64-bit code may have left in the upper halves of 32-bit code's number and stack pointer.
+macro_rules! drop_upper_halves {
     () => {
         "mov eax, eax
-         mov ebp, ebp
-         push {ss}
-         push rbp
-         pushfq
-         push {cs32}
+         mov ebp, ebp"
+    };
+}
+
+/// The rest of the upper half of a frame for 32-bit code, below SS, RSP and RFLAGS.
+macro_rules! push_call_32 {
+    () => {
+        "push {cs32}
          push qword ptr gs:[{landing}]
          push rax
          push {kind32}"
@@ -270,7 +278,8 @@ pub unsafe extern "sysv64" fn sysenter64_entry<K: Kernel, A: Arrival, O: Options
     naked_asm!(
         arrive!(),
         // RSP is a kernel stack, GS base the kernel's; RFLAGS is the user's but for IF, VM and RF.
-        push_image_64!(),
+        push_stack_and_flags_64!(),
+        push_call_64!(),
         // RSP points at the kind word.
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
@@ -337,7 +346,11 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
     naked_asm!(
         arrive!(),
         // RSP is a kernel stack, GS base the kernel's; RFLAGS is the user's but for IF, VM and RF.
-        push_image_32!(),
+        drop_upper_halves!(),
+        "push {ss}",
+        "push rbp",
+        "pushfq",
+        push_call_32!(),
         // RSP points at the kind word.
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
@@ -372,7 +385,8 @@ pub unsafe extern "sysv64" fn sysenter32_entry<K: Compat, A: Arrival, O: Options
 
 /// SYSENTER from either: [`sysenter32_entry`] if the current process has a landing address, else [`sysenter64_entry`].
 ///
-/// One compare and one branch more than those. Everything else is theirs: see there for registers, frames and windows.
+/// One compare and one branch more than those, and a store for 32-bit code. Everything else is theirs: see there for registers,
+/// frames and windows.
 ///
 /// # Safety
 ///
@@ -387,16 +401,22 @@ pub unsafe extern "sysv64" fn sysenter_entry<K: Compat, A: Arrival, O: Options>(
     naked_asm!(
         arrive!(),
         // RSP is a kernel stack, GS base the kernel's; RFLAGS is the user's but for IF, VM and RF.
+        // Why before the comparison: it changes flags, and those in the frame are the user's.
+        push_stack_and_flags_64!(),
         // Why here and not in Rust: the user's stack pointer is in another register for each.
         "cmp qword ptr gs:[{landing}], 0",
         "jne 7f",
-        push_image_64!(),
+        push_call_64!(),
+        // RSP points at the kind word.
         repair_flags!("5", "4"),
         // RFLAGS is the kernel's.
         entry_core::push_frame_registers!(),
         call_and_leave!("handler64"),
         "7:",
-        push_image_32!(),
+        drop_upper_halves!(),
+        // RSP of the frame, where RCX is.
+        "mov [rsp + 8], rbp",
+        push_call_32!(),
         repair_flags!("9", "8"),
         // RFLAGS is the kernel's.
         push_registers_32!(),
