@@ -285,8 +285,8 @@ impl Report {
     /// What each operation is made of: a column for each event that any of them has.
     fn events(&self) -> String {
         let happened = |event: usize| {
-            let counts = self.rows.iter().filter_map(|measured| measured.events.as_ref());
-            counts.into_iter().any(|counts| counts[event] != Ratio::ZERO)
+            let mut counts = self.rows.iter().filter_map(|measured| measured.events.as_ref());
+            counts.any(|counts| counts[event] != Ratio::ZERO)
         };
         let events: Vec<usize> = (0..Event::ALL.len()).filter(|event| happened(*event)).collect();
         let mut header = vec!["events of one operation"];

@@ -272,12 +272,14 @@ unsafe extern "sysv64" fn back() -> ! {
     )
 }
 
-/// A task's rounds.
+/// The body of a task: its rounds, and the INT that ends the excursion.
 ///
 /// EDX gets the address behind SYSENTER by a MOV that is written out, since the assembler takes no such operand.
-macro_rules! rounds {
+macro_rules! run_rounds {
     () => {
-        "2:
+        naked_asm!(
+            ".code32
+         2:
          mov ecx, esp
          .byte 0xba
          .long 3f
@@ -301,7 +303,13 @@ macro_rules! rounds {
          jnz 4b
          5:
          dec ebx
-         jnz 2b"
+         jnz 2b
+         int {end}
+         int3
+         .code64",
+            block = const BLOCK_BYTES,
+            end = const super::END_VECTOR,
+        )
     };
 }
 
@@ -321,15 +329,7 @@ macro_rules! rounds {
 #[unsafe(naked)]
 #[unsafe(link_section = ".boot.text")]
 pub(super) unsafe extern "sysv64" fn task() -> ! {
-    naked_asm!(
-        ".code32",
-        rounds!(),
-        "int {end}",
-        "int3",
-        ".code64",
-        block = const BLOCK_BYTES,
-        end = const super::END_VECTOR,
-    )
+    run_rounds!()
 }
 
 /// The same for the second task, so that a log of a run tells the two apart.
@@ -340,15 +340,7 @@ pub(super) unsafe extern "sysv64" fn task() -> ! {
 #[unsafe(naked)]
 #[unsafe(link_section = ".boot.text")]
 pub(super) unsafe extern "sysv64" fn other_task() -> ! {
-    naked_asm!(
-        ".code32",
-        rounds!(),
-        "int {end}",
-        "int3",
-        ".code64",
-        block = const BLOCK_BYTES,
-        end = const super::END_VECTOR,
-    )
+    run_rounds!()
 }
 
 /// One call with TF set from before SYSENTER to behind it. SYSENTER and SYSEXIT leave TF alone.
