@@ -4,36 +4,50 @@
 //! the third, with fewer rounds, QEMU logs every instruction. The log gives the executed path of each timed
 //! stretch, the events on it, and a second count that must equal the first.
 
+pub(crate) mod baseline;
+pub(crate) mod clock;
+pub(crate) mod cost;
+pub(crate) mod cycles;
+pub(crate) mod event;
+pub(crate) mod figure;
+pub(crate) mod growth;
+pub(crate) mod html;
+pub(crate) mod linux;
+pub(crate) mod listing;
+pub(crate) mod passes;
+pub(crate) mod peer;
+pub(crate) mod phase;
+pub(crate) mod plot;
+pub(crate) mod ratio;
+pub(crate) mod report;
+pub(crate) mod row;
+pub(crate) mod trace;
+
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::baseline::Baseline;
+use crate::bench::baseline::Baseline;
+use crate::bench::clock::Kind;
+use crate::bench::cost::Model;
+use crate::bench::event::Event;
+use crate::bench::figure::{Figures, Repeat, Timing, per_operation};
+use crate::bench::growth::{Growth, Wanted};
+use crate::bench::html::Extras;
+use crate::bench::passes::Passes;
+use crate::bench::ratio::Ratio;
+use crate::bench::report::{Measured, Report};
+use crate::bench::row::{ROWS, Row};
+use crate::bench::trace::{Code, Recorder, Totals};
+use crate::build::image::Image;
 use crate::build::{self, Built, Profile};
-use crate::clock::{self, Kind};
-use crate::cost::Model;
-use crate::cycles;
 use crate::error::{Error, Result, closest};
-use crate::event::Event;
-use crate::figure::{Figures, Repeat, Timing, per_operation};
-use crate::growth::{self, Growth, Wanted};
-use crate::guest::{self, Ended, LogSink, NoLog};
-use crate::html::{self, Extras};
-use crate::image::Image;
-use crate::linux;
-use crate::listing;
+use crate::machine::guest::{self, Ended, LogSink, NoLog};
 use crate::machine::{self, Accel, Boot, Clock, Machine, Qemu, shown};
-use crate::passes::{self, Passes};
-use crate::peer;
-use crate::phase;
 use crate::progress::Progress;
-use crate::ratio::Ratio;
-use crate::report::{Measured, Report};
-use crate::row::{self, ROWS, Row};
 use crate::run::{LONGEST_COMMAND_LINE, command_line, model};
 use crate::setup::Setup;
 use crate::test::Counts;
-use crate::trace::{self, Code, Recorder, Totals};
 use crate::workspace::{Workspace, prepare_file, write_whole};
 
 /// The program that is timed.
@@ -860,7 +874,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     for (name, _) in &first.rows {
         if row::find(name).is_none() {
-            problems.push(format!("{name}: no promise for this row in xtask/src/row.rs"));
+            problems.push(format!("{name}: no promise for this row in xtask/src/bench/row.rs"));
         }
     }
     let timed: Vec<&'static Row> = report.rows.iter().map(|measured| measured.row).collect();
@@ -1074,7 +1088,7 @@ mod tests {
                 })
                 .collect()
         };
-        let timing = |rounds, ticks| crate::figure::Timing {
+        let timing = |rounds, ticks| crate::bench::figure::Timing {
             row: "syscall/null/full".to_owned(),
             rounds,
             ticks,

@@ -1,5 +1,10 @@
 //! `cargo xtask build`: the user programs, the kernel, and the archive that carries the programs.
 
+pub(crate) mod archive;
+pub(crate) mod boundaries;
+pub(crate) mod elf32;
+pub(crate) mod image;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,11 +12,8 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::Message;
 use clap::ValueEnum;
 
-use crate::archive;
-use crate::boundaries;
-use crate::elf32;
+use crate::build::image::Image;
 use crate::error::{Error, Result};
-use crate::image::Image;
 use crate::machine::check_path;
 use crate::setup::{Need, Setup};
 use crate::toolchain::{Cargo, GUEST_TARGET, Toolchain};

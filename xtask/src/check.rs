@@ -1,11 +1,12 @@
 //! `cargo xtask check`: everything that is known without running the code.
 
+pub(crate) mod house;
+
 use std::path::Path;
 use std::process::Stdio;
 
 use crate::error::{Error, Result};
-use crate::guest::is_interrupted;
-use crate::house;
+use crate::machine::guest::is_interrupted;
 use crate::progress::Progress;
 use crate::setup::{Need, Setup};
 use crate::test::{Counts, conclude};

@@ -1,9 +1,9 @@
 //! `cargo xtask ci`: `check`, `test`, then `test --ablate all`, in one account.
 
-use crate::ablate;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::machine;
+use crate::test::ablate;
 use crate::test::{self, conclude};
 
 /// Arguments of `ci`.

@@ -6,12 +6,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::boot_test;
 use crate::build::{self, Built, Profile};
-use crate::disc::{self, DISC, Firmware, Grub};
 use crate::error::{Error, Result};
+use crate::machine::disc::{self, DISC, Firmware, Grub};
 use crate::run::command_line;
 use crate::setup::{Need, Setup};
+use crate::test::boot;
 use crate::test::{archive_of, counts_instructions};
 use crate::workspace::{Workspace, prepare_file, write_whole};
 
@@ -70,7 +70,7 @@ fn is_for_any_machine(image: &str) -> bool {
 
 /// The test images that are put on a disc.
 pub(crate) fn images(workspace: &Workspace, built: &Built) -> Result<Vec<Image>> {
-    let mut images = boot_test::build_images(workspace, None)?;
+    let mut images = boot::build_images(workspace, None)?;
     images.retain(|(name, _)| is_for_any_machine(name));
     images
         .into_iter()

@@ -1,5 +1,9 @@
 //! QEMU's command line as a value: version, accelerator, CPU model, clock and log.
 
+pub(crate) mod bochs;
+pub(crate) mod disc;
+pub(crate) mod guest;
+
 use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,49 +1,17 @@
 //! Builds the example kernel, boots it in QEMU, tests it and counts what its entry paths execute.
 
-mod ablate;
-mod archive;
-mod baseline;
 mod bench;
-mod bochs;
-mod boot_test;
-mod boundaries;
-mod browser_test;
 mod build;
 mod check;
 mod ci;
-mod clock;
-mod cost;
-mod cycles;
-mod disc;
-mod elf32;
 mod error;
-mod event;
-mod figure;
-mod golden;
-mod growth;
-mod guest;
-mod host_test;
-mod house;
-mod html;
-mod image;
 mod iso;
-mod iso_test;
-mod linux;
-mod listing;
 mod machine;
-mod passes;
-mod peer;
-mod phase;
-mod plot;
 mod progress;
-mod ratio;
-mod report;
-mod row;
 mod run;
 mod setup;
 mod test;
 mod toolchain;
-mod trace;
 mod workspace;
 
 use std::io::Write;
@@ -149,7 +117,7 @@ fn main() -> ExitCode {
             };
         }
     };
-    match guest::catch_interrupts().and_then(|()| dispatch(&cli)) {
+    match machine::guest::catch_interrupts().and_then(|()| dispatch(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Error::Guest { tail, .. } = &error {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use crate::build::elf32;
+use crate::build::image::Image;
 use crate::build::{self, Profile, write_archive};
-use crate::elf32;
 use crate::error::{Error, Result};
-use crate::guest::{self, NoLog};
-use crate::image::Image;
+use crate::machine::guest::{self, NoLog};
 use crate::machine::{self, Accel, Boot, Clock, DEFAULT_CPU, Machine, Qemu, shown};
 use crate::setup::Setup;
 use crate::workspace::Workspace;

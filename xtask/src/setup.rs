@@ -7,12 +7,12 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::bochs::{self, Bochs};
-use crate::browser_test;
-use crate::disc::{self, Firmware, Grub};
 use crate::error::{Error, Result};
-use crate::iso_test::{OVMF_PACKAGES, Ovmf};
+use crate::machine::bochs::{self, Bochs};
+use crate::machine::disc::{self, Firmware, Grub};
 use crate::machine::{QEMU, Qemu};
+use crate::test::browser;
+use crate::test::iso::{OVMF_PACKAGES, Ovmf};
 use crate::toolchain::{GUEST_TARGET, Installed, NIGHTLY, Piece, Toolchain, install, query};
 use crate::workspace::Workspace;
 
@@ -171,7 +171,7 @@ impl Setup {
 
     /// Makes sure that there is a browser, for the test of the benchmark's page.
     pub(crate) fn require_browser(&self) -> Result<PathBuf> {
-        self.require_files("Chromium", &["chromium"], browser_test::find, |path| {
+        self.require_files("Chromium", &["chromium"], browser::find, |path| {
             format!("browser {}", path.display())
         })
     }

@@ -1,20 +1,21 @@
 //! `cargo xtask test`: host tests, then every test image in both emulators.
 
+pub(crate) mod ablate;
+pub(crate) mod boot;
+pub(crate) mod browser;
+pub(crate) mod golden;
+pub(crate) mod host;
+pub(crate) mod iso;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::ablate;
 use crate::bench;
-use crate::bochs::{self, Bochs};
-use crate::boot_test;
-use crate::browser_test;
+use crate::bench::cycles;
 use crate::build::{self, Built, Profile};
-use crate::cycles;
 use crate::error::{Error, Result};
-use crate::golden;
-use crate::guest::{self, NoLog};
-use crate::host_test;
-use crate::iso_test;
+use crate::machine::bochs::{self, Bochs};
+use crate::machine::guest::{self, NoLog};
 use crate::machine::{self, AMD_CPU, Accel, Boot, Clock, DEFAULT_CPU, Machine, PLAIN_CPU, Qemu, shown};
 use crate::run::model;
 use crate::setup::{Need, Setup};
@@ -241,7 +242,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
             counts.add(boot_minimal(&machine, &args.machine)?);
         }
     }
-    for (name, kernel) in boot_test::build_images(workspace, named)? {
+    for (name, kernel) in boot::build_images(workspace, named)? {
         let only = filter.filter(|filter| !name.contains(filter));
         // Tests in the kernel have names without a path, those of the host and of the disc with one.
         if only.is_some_and(|filter| filter.contains("::")) {
@@ -275,7 +276,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
                 }
                 guest::boot(&machine, args.limit(), &mut NoLog, on_line)
             };
-            counts.add(boot_test::run_image(&name, cpu, only, args.machine.verbose, &start)?);
+            counts.add(boot::run_image(&name, cpu, only, args.machine.verbose, &start)?);
         }
         // With --cpu the name is that of one of QEMU's models.
         if args.machine.cpu.is_some() || !boots_in_bochs(&name) {
@@ -288,7 +289,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
     }
     // Its firmware and its menu take a model of their own.
     if are_usual {
-        let bench = iso_test::Bench {
+        let bench = iso::Bench {
             workspace,
             setup,
             qemu: &qemu,
@@ -297,7 +298,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
             strict: args.strict,
             verbose: args.machine.verbose,
         };
-        counts.add(iso_test::run(&bench, filter)?);
+        counts.add(iso::run(&bench, filter)?);
     }
     println!("boot: {}", counts.line());
     Ok(counts)
@@ -329,7 +330,7 @@ fn in_bochs(
             bochs.boot(cpu, &boot(append), &directory, args.limit(), verbose, on_line)
         };
         let model = format!("Bochs {cpu}");
-        counts.add(boot_test::run_image(name, &model, only, verbose, &start)?);
+        counts.add(boot::run_image(name, &model, only, verbose, &start)?);
     }
     Ok(counts)
 }
@@ -365,12 +366,8 @@ pub(crate) fn tests(args: &Args) -> Result<Counts> {
     let emulator = Emulator::find(&setup, &args.machine)?;
     let mut counts = Counts::default();
     if !args.bless && named_image(&workspace, args.filter.as_deref()).is_none() {
-        counts.add(browser_test::run(&setup, args.filter.as_deref(), args.strict)?);
-        counts.add(host_test::run(
-            &workspace,
-            args.filter.as_deref(),
-            args.machine.verbose,
-        )?);
+        counts.add(browser::run(&setup, args.filter.as_deref(), args.strict)?);
+        counts.add(host::run(&workspace, args.filter.as_deref(), args.machine.verbose)?);
     }
     counts.add(images(&workspace, &mut setup, emulator, args)?);
     if let Some(filter) = &args.filter

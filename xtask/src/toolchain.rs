@@ -9,7 +9,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{Error, Result};
-use crate::guest::{TURN, each_line, is_interrupted};
+use crate::machine::guest::{TURN, each_line, is_interrupted};
 use crate::workspace::{Workspace, first_line};
 
 /// The one nightly, which builds the kernel's test images and nothing else.

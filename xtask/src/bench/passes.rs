@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use crate::bench::Plan;
+use crate::bench::growth::{boot, figure};
+use crate::bench::plot::digits;
+use crate::bench::row::Row;
 use crate::error::Result;
-use crate::growth::{boot, figure};
-use crate::plot::digits;
 use crate::progress::Progress;
-use crate::row::Row;
 
 /// How often the program goes over its 1 GiB.
 const ALL: u32 = 100;
@@ -85,7 +85,7 @@ pub(crate) fn measure(plan: &Plan, rows: &[&'static Row], is_full: bool) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row;
+    use crate::bench::row;
 
     fn sample(passes: u32, instructions: f64) -> Passes {
         let row = row::find("fault/zero-page/iret").unwrap();

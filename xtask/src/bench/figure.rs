@@ -4,7 +4,7 @@
 //! clock reads, the loop's start) drops out of the difference, so that
 //! `((T2 - T1) / (R2 - R1) - L) / O` is exactly one operation.
 
-use crate::ratio::Ratio;
+use crate::bench::ratio::Ratio;
 
 /// One timed stretch.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use similar::TextDiff;
 
+use crate::bench::listing;
 use crate::bench::{self, Plan};
 use crate::build::Built;
 use crate::error::{Error, Result};
-use crate::listing;
 use crate::machine::{self, Qemu};
 use crate::progress::Progress;
 use crate::test::Counts;
@@ -140,7 +140,7 @@ pub(crate) fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row;
+    use crate::bench::row;
 
     #[test]
     fn version_is_the_second_word() {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::ablate;
+use crate::test::ablate;
 use crate::workspace::{KERNEL, LIBRARIES};
 
 /// A rule: looks at the repository and gives the places where it is broken.

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use crate::bench::Plan;
+use crate::bench::figure::{Figures, Repeat};
+use crate::bench::plot::{Series, digits};
+use crate::bench::row::Row;
 use crate::error::{Error, Result};
-use crate::figure::{Figures, Repeat};
 use crate::machine::{Boot, Machine};
-use crate::plot::{Series, digits};
 use crate::progress::Progress;
-use crate::row::Row;
 
 /// Numbers of pages that are mapped by default: 16 and 64 MiB.
 const PAGES: [u32; 2] = [4096, 16_384];
@@ -299,7 +299,7 @@ pub(crate) fn sample(over: Over, name: &str, points: &[(f64, f64)]) -> Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row;
+    use crate::bench::row;
 
     #[test]
     fn slope_is_said_in_words_for_as_many_as_matter() {

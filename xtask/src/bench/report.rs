@@ -3,15 +3,15 @@
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
-use crate::cycles::{Cycles, Host};
-use crate::event::Event;
-use crate::growth::Growth;
-use crate::linux;
-use crate::passes::Passes;
-use crate::peer;
-use crate::plot::digits;
-use crate::ratio::Ratio;
-use crate::row::Row;
+use crate::bench::cycles::{Cycles, Host};
+use crate::bench::event::Event;
+use crate::bench::growth::Growth;
+use crate::bench::linux;
+use crate::bench::passes::Passes;
+use crate::bench::peer;
+use crate::bench::plot::digits;
+use crate::bench::ratio::Ratio;
+use crate::bench::row::Row;
 
 /// Widest table.
 const WIDTH: u16 = 100;
@@ -499,7 +499,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{growth, row};
+    use crate::bench::{growth, row};
 
     fn report() -> Report {
         let mut events = [Ratio::ZERO; Event::ALL.len()];

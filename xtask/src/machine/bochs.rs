@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::disc::{self, DISC, Firmware, Grub};
 use crate::error::Result;
-use crate::guest::{self, Ended, NoLog, Serial};
+use crate::machine::disc::{self, DISC, Firmware, Grub};
+use crate::machine::guest::{self, Ended, NoLog, Serial};
 use crate::machine::{Boot, shown};
 use crate::toolchain::query;
 use crate::workspace::write_whole;

@@ -7,9 +7,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::bench::event::Event;
+use crate::bench::report::Measured;
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::report::Measured;
 
 /// What one event costs.
 #[derive(Debug, Clone, Deserialize)]
@@ -161,11 +161,11 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ratio::Ratio;
-    use crate::row;
+    use crate::bench::ratio::Ratio;
+    use crate::bench::row;
 
     fn shipped() -> Model {
-        Model::parse(include_str!("../models/haswell-2014.toml")).unwrap()
+        Model::parse(include_str!("../../models/haswell-2014.toml")).unwrap()
     }
 
     fn measured(events: &[(Event, u32)]) -> Measured {

@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use crate::event::{self, Counts, Event};
-use crate::guest::LogSink;
-use crate::image::Image;
+use crate::bench::event::{self, Counts, Event};
+use crate::build::image::Image;
+use crate::machine::guest::LogSink;
 
 /// The longest stretch that is kept.
 const MOST_STEPS: usize = 20_000_000;

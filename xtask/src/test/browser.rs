@@ -7,9 +7,9 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::bench::html;
+use crate::bench::plot::DATA;
 use crate::error::{Error, Result};
-use crate::html;
-use crate::plot::DATA;
 use crate::setup::Setup;
 use crate::test::Counts;
 use crate::workspace::write_whole;

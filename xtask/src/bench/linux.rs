@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::archive;
+use crate::bench::figure::{Figures, Repeat};
+use crate::bench::ratio::Ratio;
+use crate::build::archive;
 use crate::error::{Error, Result};
-use crate::figure::{Figures, Repeat};
-use crate::guest::Ended;
-use crate::ratio::Ratio;
+use crate::machine::guest::Ended;
 use crate::toolchain::query;
 use crate::workspace::write_whole;
 

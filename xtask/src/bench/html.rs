@@ -5,14 +5,14 @@
 
 use std::fmt::{Display, Write};
 
+use crate::bench::event::Event;
+use crate::bench::growth::{self, Growth, Over};
+use crate::bench::linux;
+use crate::bench::phase::Phases;
+use crate::bench::plot::{self, Bar, DATA, GRID, INK, Plot, Series, hexadecimal};
+use crate::bench::ratio::Ratio;
+use crate::bench::report::Report;
 use crate::error::{Error, Result};
-use crate::event::Event;
-use crate::growth::{self, Growth, Over};
-use crate::linux;
-use crate::phase::Phases;
-use crate::plot::{self, Bar, DATA, GRID, INK, Plot, Series, hexadecimal};
-use crate::ratio::Ratio;
-use crate::report::Report;
 
 /// Longer operations would make bars of the others invisible.
 const LONGEST_BAR: u32 = 200;
@@ -444,9 +444,9 @@ pub(crate) fn page(report: &Report, extras: &Extras) -> Result<String> {
 
 /// Figures of a report that looks like a real one, for tests of the page: each row takes its target.
 pub(crate) fn sample() -> (Report, Extras) {
-    let rows: Vec<crate::report::Measured> = crate::row::ROWS
+    let rows: Vec<crate::bench::report::Measured> = crate::bench::row::ROWS
         .iter()
-        .map(|row| crate::report::Measured {
+        .map(|row| crate::bench::report::Measured {
             row,
             instructions: Ratio::whole(row.target.unwrap_or(5)),
             spread: Ratio::ZERO,
@@ -472,13 +472,13 @@ pub(crate) fn sample() -> (Report, Extras) {
         qemu: "7.2.22".to_owned(),
         rows,
         skipped: vec![("sysenter/null/64".to_owned(), "no SYSENTER <here>".to_owned())],
-        peers: vec![crate::peer::Measured {
+        peers: vec![crate::bench::peer::Measured {
             name: "peer/trapframe/null",
             shown: "trapframe",
             beside: "syscall/null/full",
             instructions: Ratio::whole(91),
         }],
-        linux: vec![crate::linux::Measured {
+        linux: vec![crate::bench::linux::Measured {
             name: "syscall/null/full".to_owned(),
             instructions: [221, 208, 194].map(Ratio::whole).to_vec(),
         }],
@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn page_names_every_row_and_fetches_nothing() {
         let page = sample_page();
-        for row in crate::row::ROWS {
+        for row in crate::bench::row::ROWS {
             assert!(page.contains(row.name), "{}", row.name);
         }
         for fetch in ["src=", "href=\"http", "url(", "@import", "<script"] {
@@ -544,7 +544,7 @@ mod tests {
         let (mut report, extras) = sample();
         let columns = |report: &Report| page(report, &extras).unwrap().contains(">cycles</th>");
         assert!(!columns(&report));
-        report.rows[0].cycles = Some(crate::cycles::Cycles {
+        report.rows[0].cycles = Some(crate::bench::cycles::Cycles {
             median: 123_456.5,
             interval: (123_450.0, 123_460.25),
             outliers: Vec::new(),
@@ -559,7 +559,7 @@ mod tests {
         for seed in &SEEDS {
             for name in seed.rows {
                 assert_eq!(
-                    crate::row::find(name).and_then(|row| row.seed),
+                    crate::bench::row::find(name).and_then(|row| row.seed),
                     Some(seed.number),
                     "{name}"
                 );

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
+use crate::build::image::Image;
 use crate::error::{Error, Result};
-use crate::image::Image;
 
 /// Symbols of the linker script around the stubs.
 const START: &str = "entry_text_start";

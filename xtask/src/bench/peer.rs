@@ -5,10 +5,10 @@
 
 use std::path::PathBuf;
 
+use crate::bench::figure::{Figures, Repeat};
+use crate::bench::ratio::Ratio;
 use crate::build::executables;
 use crate::error::{Error, Result};
-use crate::figure::{Figures, Repeat};
-use crate::ratio::Ratio;
 use crate::setup::{Need, Setup};
 use crate::toolchain::{Cargo, GUEST_TARGET, Toolchain};
 use crate::workspace::Workspace;
@@ -207,7 +207,7 @@ mod tests {
         for peer in PEERS {
             for (name, beside) in peer.rows {
                 assert!(name.starts_with("peer/"));
-                assert!(crate::row::find(beside).is_some(), "{beside}");
+                assert!(crate::bench::row::find(beside).is_some(), "{beside}");
             }
         }
     }

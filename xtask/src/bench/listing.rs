@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use iced_x86::{Formatter, Instruction, IntelFormatter, SymbolResolver, SymbolResult};
 
-use crate::image::Image;
-use crate::trace::{Code, Step};
+use crate::bench::trace::{Code, Step};
+use crate::build::image::Image;
 
 /// Addresses as what they stand for.
 struct Places(Image);
@@ -120,7 +120,7 @@ pub(crate) fn shares(steps: &[Step], code: &Code) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Vector;
+    use crate::bench::trace::Vector;
 
     /// A function that calls itself, at one address or another.
     fn moved(start: u64) -> String {

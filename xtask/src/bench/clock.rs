@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use crate::figure::{Figures, Timing};
-use crate::ratio::Ratio;
+use crate::bench::figure::{Figures, Timing};
+use crate::bench::ratio::Ratio;
 
 /// No real CPU takes as many ticks for one instruction of a loop of NOPs.
 const SLOWEST_CPU: u32 = 10;

@@ -9,11 +9,11 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 use statrs::statistics::{Data, OrderStatistics};
 
 use crate::bench::Plan;
+use crate::bench::clock::{self, Clock, Kind};
+use crate::bench::figure::{Figures, Repeat};
 use crate::build::Built;
-use crate::clock::{self, Clock, Kind};
 use crate::error::{Error, Result};
-use crate::figure::{Figures, Repeat};
-use crate::guest::{Ended, NoLog};
+use crate::machine::guest::{Ended, NoLog};
 use crate::machine::{self, Accel, Boot, Machine, Qemu};
 use crate::progress::Progress;
 use crate::test::Counts;

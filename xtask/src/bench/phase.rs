@@ -4,8 +4,8 @@
 //! function that is none of the entry crates', the way out begins behind the last one. A stay without any
 //! such function has no work, and its way out begins with the exit's own stub.
 
-use crate::ratio::Ratio;
-use crate::trace::{Code, Step};
+use crate::bench::ratio::Ratio;
+use crate::bench::trace::{Code, Step};
 use crate::workspace::LIBRARIES;
 
 /// Instructions of one operation by phase.
@@ -90,7 +90,7 @@ pub(crate) fn of_round(round: &[Step], code: &Code, instructions: Ratio, operati
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Image;
+    use crate::build::image::Image;
 
     #[test]
     fn functions_belong_to_the_crate_that_defines_them() {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::bench::ratio::Ratio;
 use crate::error::{Error, Result};
-use crate::ratio::Ratio;
 
 /// Figures that are equal may differ by so much after a way through decimal digits.
 const ROUNDING: f64 = 1e-6;

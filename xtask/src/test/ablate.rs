@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::build::{self, Profile, executables};
 use crate::error::{Error, Result, closest};
-use crate::guest::{self, NoLog, is_interrupted};
+use crate::machine::guest::{self, NoLog, is_interrupted};
 use crate::machine::{Accel, Boot, Clock, DEFAULT_CPU, Machine};
 use crate::progress::Progress;
 use crate::setup::{Need, Setup};

@@ -5,7 +5,7 @@
 //! not, hangs or resets the machine is failed here, and the image is booted again behind it.
 
 use crate::error::Result;
-use crate::guest::{Ended, REBOOT};
+use crate::machine::guest::{Ended, REBOOT};
 use crate::progress::Progress;
 use crate::test::Counts;
 use crate::toolchain::{Cargo, GUEST_TARGET, Toolchain};

@@ -1,6 +1,6 @@
 //! The rows of the benchmark: seed, target, what Linux takes, and the events each name promises.
 
-use crate::event::Event;
+use crate::bench::event::Event;
 
 /// What Linux 6.1 takes for the same in the same emulator, instructions on a Haswell model.
 #[derive(Debug, Clone, Copy)]
