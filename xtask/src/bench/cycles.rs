@@ -91,7 +91,7 @@ fn real_clock(figures: &Figures) -> std::result::Result<Clock, String> {
     match clock::decide(figures) {
         Some(clock) if clock.kind == Kind::Hardware => Ok(clock),
         Some(clock) => Err(format!("the guest's clock is {clock}")),
-        None => Err("the guest did not measure its clock".to_owned()),
+        None => Err("the guest's clock cannot be told: too much ran beside it".to_owned()),
     }
 }
 

@@ -23,6 +23,16 @@ pub(crate) struct Timing {
     pub(crate) idle: u64,
 }
 
+impl Timing {
+    /// Whether the other one is the same stretch with more rounds.
+    fn is_shorter_form_of(&self, other: &Self) -> bool {
+        self.row == other.row
+            && self.rounds < other.rounds
+            && self.overhead == other.overhead
+            && self.operations == other.operations
+    }
+}
+
 /// A line of the bench program that the host acts on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
@@ -143,10 +153,10 @@ impl Repeat {
 /// Everything one boot of the bench program said.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// Ticks left over for a round of the calibration loop, one for each repeat.
+    /// The stretches of the calibration loop, a pair for each repeat.
     pub(crate) calibration: Vec<Repeat>,
-    /// The stretches of the loop in ring 0, which are none of the program's.
-    pub(crate) ring_0: Vec<Timing>,
+    /// Two stretches of the loop in ring 0, which are none of the program's, for each repeat.
+    pub(crate) ring_0: Vec<(Timing, Timing)>,
     /// Who runs the machine, and its CPU's name, by CPUID.
     pub(crate) machine: Option<(String, String)>,
     /// The rows in the order in which they were printed.
@@ -168,6 +178,7 @@ impl Figures {
     pub(crate) fn read<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Self, Malformed> {
         let mut figures = Self::default();
         let mut open: Option<(usize, Timing)> = None;
+        let mut open_ring_0: Option<Timing> = None;
         for line in lines {
             let (timing, calibration) = match parse(line).map_err(|()| Malformed(line.to_owned()))? {
                 None => continue,
@@ -176,7 +187,11 @@ impl Figures {
                     continue;
                 }
                 Some(Line::Ring0(timing)) => {
-                    figures.ring_0.push(timing);
+                    match open_ring_0.take() {
+                        None => open_ring_0 = Some(timing),
+                        Some(shorter) if shorter.is_shorter_form_of(&timing) => figures.ring_0.push((shorter, timing)),
+                        Some(_) => return Err(Malformed(line.to_owned())),
+                    }
                     continue;
                 }
                 Some(Line::Machine { hypervisor, cpu }) => {
@@ -196,11 +211,7 @@ impl Figures {
                 open = Some((position, timing));
                 continue;
             };
-            let pairs = shorter.1.row == timing.row
-                && shorter.1.rounds < timing.rounds
-                && shorter.1.overhead == timing.overhead
-                && shorter.1.operations == timing.operations;
-            if !pairs {
+            if !shorter.1.is_shorter_form_of(&timing) {
                 return Err(Malformed(line.to_owned()));
             }
             let repeat = Repeat {
@@ -217,9 +228,9 @@ impl Figures {
                 None => figures.rows.push((name, vec![repeat])),
             }
         }
-        match open {
+        match open.map(|(_, timing)| timing).or(open_ring_0) {
             None => Ok(figures),
-            Some((_, timing)) => Err(Malformed(format!(
+            Some(timing) => Err(Malformed(format!(
                 "row={} rounds={} without its second stretch",
                 timing.row, timing.rounds
             ))),
@@ -296,7 +307,9 @@ mod tests {
         ];
         let figures = Figures::read(lines).unwrap();
         assert_eq!(figures.stretches, 2);
-        assert_eq!(figures.ring_0.len(), 2);
+        assert_eq!(figures.ring_0.len(), 1);
+        assert!(Figures::read(lines[..4].iter().copied()).is_err());
+        assert!(Figures::read([lines[4], lines[3]]).is_err());
         let machine = ("TCGTCGTCGTCG".to_owned(), "Intel Core Processor (Skylake)".to_owned());
         assert_eq!(figures.machine, Some(machine));
     }

@@ -321,7 +321,9 @@ impl Report {
         };
         let mut lines = format!(
             "Cycles: CPU {}, {}.\n  Clock: {}.\n  Medians with the interval that holds the true one with 95 % confidence, and what lies far off:\n",
-            host.number, host.name, host.clock
+            host.number,
+            host.name,
+            host.clock.replace("; ", ";\n  ")
         );
         for measured in &self.rows {
             let Some(cycles) = &measured.cycles else { continue };

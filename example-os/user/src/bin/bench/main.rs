@@ -12,7 +12,7 @@
 //! [bench] row=NAME rounds=R ticks=T loop=L ops=O
 //! ```
 //!
-//! R rounds took T ticks of the time-stamp counter. L instructions of each round are loop and
+//! Both loops are measured as often as a row. R rounds took T ticks of the time-stamp counter. L instructions of each round are loop and
 //! set-up, and a round is O operations. Every repeat prints a line for N rounds and one for 2N, so
 //! that what is constant cancels: with one tick an instruction, an operation takes
 //! `((T2 - T1) / (R2 - R1) - L) / O` instructions.

@@ -540,14 +540,18 @@ impl Bench {
     }
 
     /// Measures loops whose length is known, in ring 3 and in ring 0, for whoever judges the clock.
+    ///
+    /// As often as a row: on a CPU that has other work too, a single stretch says little.
     pub(crate) fn calibrate(&self) {
-        for rounds in [self.rounds, 2 * self.rounds] {
-            let ticks = Self::time_ring_3(rounds);
-            println!("[bench] calibration rounds={rounds} ticks={ticks} loop={CALIBRATION}");
-        }
-        for rounds in [self.rounds, 2 * self.rounds] {
-            if let Some(ticks) = self.time_ring_0(rounds) {
-                println!("[bench] ring0 rounds={rounds} ticks={ticks} loop={IRQFLAG_OVERHEAD}");
+        for _ in 0..self.repeats {
+            for rounds in [self.rounds, 2 * self.rounds] {
+                let ticks = Self::time_ring_3(rounds);
+                println!("[bench] calibration rounds={rounds} ticks={ticks} loop={CALIBRATION}");
+            }
+            for rounds in [self.rounds, 2 * self.rounds] {
+                if let Some(ticks) = self.time_ring_0(rounds) {
+                    println!("[bench] ring0 rounds={rounds} ticks={ticks} loop={IRQFLAG_OVERHEAD}");
+                }
             }
         }
     }
