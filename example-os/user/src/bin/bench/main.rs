@@ -12,10 +12,10 @@
 //! [bench] row=NAME rounds=R ticks=T loop=L ops=O
 //! ```
 //!
-//! Both loops are measured as often as a row. R rounds took T ticks of the time-stamp counter. L instructions of each round are loop and
-//! set-up, and a round is O operations. Every repeat prints a line for N rounds and one for 2N, so
-//! that what is constant cancels: with one tick an instruction, an operation takes
-//! `((T2 - T1) / (R2 - R1) - L) / O` instructions.
+//! Both loops are measured as often as a row. R rounds took T ticks of the time-stamp counter. L
+//! instructions of each round are loop and set-up, and a round is O operations. Every repeat prints a
+//! line for N rounds and one for 2N, so that what is constant cancels: with one tick an instruction, an
+//! operation takes `((T2 - T1) / (R2 - R1) - L) / O` instructions.
 //!
 //! With `--interleaved` a repeat of every row is made before the next repeat of any, and every second time in the opposite
 //! order: what changes in the machine with time then changes for all rows alike.
