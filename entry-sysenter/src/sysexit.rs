@@ -245,6 +245,9 @@ const fn check_flags(rflags: u64) -> Result<(), SysexitRefusal> {
     Ok(())
 }
 
+/// Whether SYSEXIT stands directly behind STI.
+const IS_ADJACENT: usize = cfg!(not(ablate = "sysexit-adjacent")) as usize;
+
 /// Offsets from the RCX word, where RSP points after the pops.
 const RIP: usize = TrapFrame::RIP - TrapFrame::RCX;
 const RSP: usize = TrapFrame::RSP - TrapFrame::RCX;
@@ -308,6 +311,9 @@ pub unsafe extern "sysv64" fn sysexit64_exit(frame: *const TrapFrame) -> ! {
         // GS base is the user's.
         "2:",
         "sti",
+        ".ifeq {is_adjacent}",
+        "nop",
+        ".endif",
         "sysexitq",
         "3:",
         "int3",
@@ -316,6 +322,7 @@ pub unsafe extern "sysv64" fn sysexit64_exit(frame: *const TrapFrame) -> ! {
         rsp = const RSP,
         rflags = const RFLAGS,
         without_if = const !Rflags::INTERRUPT_ENABLE.bits().cast_signed(),
+        is_adjacent = const IS_ADJACENT,
         user_gs = const flags::USER_GS,
     )
 }
@@ -349,6 +356,9 @@ pub unsafe extern "sysv64" fn sysexit32_exit(frame: *const TrapFrame) -> ! {
         // GS base is the user's.
         "2:",
         "sti",
+        ".ifeq {is_adjacent}",
+        "nop",
+        ".endif",
         "sysexit",
         "3:",
         "int3",
@@ -357,6 +367,7 @@ pub unsafe extern "sysv64" fn sysexit32_exit(frame: *const TrapFrame) -> ! {
         rsp = const RSP,
         rflags = const RFLAGS,
         without_if = const !Rflags::INTERRUPT_ENABLE.bits().cast_signed(),
+        is_adjacent = const IS_ADJACENT,
         user_gs = const flags::USER_GS,
     )
 }

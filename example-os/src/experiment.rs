@@ -22,10 +22,11 @@
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 24 | – | RFLAGS in the kernel's own code, with interrupts off for this call |
 //! | 30 | bit 0: in a window of the stubs, else in the kernel's code; bits 63:8: rounds of a loop that takes an interrupt each time, which is counted and leads to nothing else | ticks of the time-stamp counter |
-//! | 25 | – | none: this call, if it came by SYSENTER, is left by SYSEXIT, which destroys RDX and loads SS with its own selector |
+//! | 25 | bit 0: a timer interrupt is pending then | none: this call, if it came by SYSENTER, is left by SYSEXIT, which destroys RDX and, in 64-bit code, loads SS with its own selector |
 //!
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
-//! which stays with the kernel proper. After operation 8 it is the other way round. Settings belong to the process that
+//! which stays with the kernel proper. After operation 8 it is the other way round. 32-bit code makes the call with its own
+//! registers: operation in EBX, argument in ECX. Settings belong to the process that
 //! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 10
 //! belong to the CPU, and stay, that of operation 10 until a process of the other kind runs: with 32-bit code or without. While
 //! a process is tracked there are only the sets of stubs 0 and 1, and no operation 8; while the kernel hides from it there are neither operation 5 nor 8.
@@ -58,7 +59,7 @@ use crate::device::apic;
 use crate::entry::compat::{self, Code32Rules, Kernel32};
 use crate::entry::sysenter::{Callee32, Callee64, PrivilegedCallee, Way};
 use crate::entry::variant::{Track, Variant, entry_of};
-use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, UserRules, Vectors, options};
+use crate::entry::{self, LAYOUT, OsKernel, PerCpu, SyscallEntry, TIMER_VECTOR, UserRules, Vectors, options};
 use crate::legacy32;
 use crate::memory::{PAGE_SIZE, Placement, Protection, layout};
 use crate::process::{FaultExit, Process, current};
@@ -158,13 +159,13 @@ pub(crate) fn null_stubs_32() -> StubTable {
     entry::stubs::<NullKernel32>()
 }
 
-/// Serves the control call.
-pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
+/// Serves the control call, whose frame this is; operation and argument are where the caller's convention has them.
+pub(crate) fn control(frame: &TrapFrame, operation: u64, argument: u64, irq: IrqOn) -> (Answer, IrqOn) {
     let irq = irq.disable();
-    let answer = if frame.rdi() == LEAVE_BY_SYSEXIT {
-        leave_by_sysexit(frame, &irq)
+    let answer = if operation == LEAVE_BY_SYSEXIT {
+        leave_by_sysexit(frame, argument, &irq)
     } else {
-        perform(frame.rdi(), frame.rsi(), &irq)
+        perform(operation, argument, &irq)
     };
     (answer.into(), irq.enable())
 }
@@ -172,8 +173,9 @@ pub(crate) fn control(frame: &TrapFrame, irq: IrqOn) -> (Answer, IrqOn) {
 /// The operation that [`leave_by_sysexit`] serves.
 const LEAVE_BY_SYSEXIT: u64 = 25;
 
-/// Leaves the call whose frame it is by SYSEXIT. What is on the stack below the frame is lost: nothing that owns anything.
-fn leave_by_sysexit(frame: &TrapFrame, irq: &IrqOff) -> Result<u64, Errno> {
+/// Leaves the call whose frame it is by SYSEXIT, with an interrupt pending if that is wanted. What is on the stack below the
+/// frame is lost: nothing that owns anything.
+fn leave_by_sysexit(frame: &TrapFrame, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
     const RULES: SysexitRules = match SysexitRules::new(&LAYOUT, UserLimit::HIGHEST_48, Width::Bits48) {
         Ok(rules) => rules.with_rdx_destroyed(),
         Err(_) => panic!("the layout has segments for SYSEXIT"),
@@ -181,13 +183,17 @@ fn leave_by_sysexit(frame: &TrapFrame, irq: &IrqOff) -> Result<u64, Errno> {
     if PerCpu::current(irq).is_work_pending() {
         return Err(Errno::EINVAL);
     }
+    let is_interrupted = argument & 1 != 0;
     let checked = Sysexit::check(frame, &RULES).map_err(|_| Errno::EINVAL)?;
+    if is_interrupted {
+        apic::send_to_self(TIMER_VECTOR);
+    }
     // SAFETY: interrupts are off by `irq`, which nobody uses from here on, since this function does not return.
     let irq = unsafe { IrqOff::assume() };
     // SAFETY: 1. to 3. the process is not tracked, or it could not have come by SYSENTER.
     let ready = unsafe { <NoTracking as Tracking>::user_enter(irq) };
     // SAFETY: 1. this is a system call with interrupts off. 2. SYSENTER led here, with the layout's selector. 3. The frame is that
-    // of the entry, at the top of the stack. 4. An interrupt there would end the program as refused; an experiment runs without.
+    // of the entry, at the top of the stack. 4. None of the three is sent while this experiment runs.
     unsafe { checked.leave(ready) }
 }
 

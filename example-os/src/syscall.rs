@@ -231,7 +231,7 @@ fn other_call(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 #[inline(never)]
 fn beyond_table(frame: &TrapFrame, number: u64, irq: IrqOn) -> Outcome {
     if number == experiment::CONTROL {
-        experiment::control(frame, irq)
+        experiment::control(frame, frame.rdi(), frame.rsi(), irq)
     } else {
         unknown(frame, irq)
     }

@@ -15,10 +15,10 @@ mod program;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use entry_core::TrapFrame;
 use entry_core::cpu::{CpuFeatures, Vendor};
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
+use entry_core::{IrqOff, TrapFrame};
 use example_os::archive::Archive;
 use example_os::device::apic;
 use example_os::entry::compat::map_call_page;
@@ -37,6 +37,7 @@ const fn killed(signal: u8) -> WaitStatus {
 }
 
 const SIGILL: u8 = 4;
+const SIGTRAP: u8 = 5;
 const SIGSEGV: u8 = 11;
 
 const TF: u64 = 1 << 8;
@@ -327,6 +328,53 @@ fn note_ss(frame: &mut TrapFrame) -> bool {
     true
 }
 
+/// The landing address: behind SYSENTER, in the page.
+const LANDING: u64 = 0xfbff_e007;
+
+/// A frame of 32-bit code that makes the control call which is left by SYSEXIT, with a timer interrupt pending then or not.
+fn sysexit_frame(is_interrupted: bool) -> TrapFrame {
+    let mut frame = full_frame();
+    frame.set_rax(0xa0a0_0000_0000_4558);
+    frame.set_rbx(0xb0b0_0001_0000_0019);
+    frame.set_rcx(0xc0c0_0002_0000_0000 | u64::from(is_interrupted));
+    frame
+}
+
+/// What a program has at the first instruction after SYSEXIT, with ESP as given.
+fn check_after_sysexit(before: &TrapFrame, esp: u64, after: &TrapFrame) {
+    assert_eq!(
+        (after.rip(), after.cs(), after.rsp(), after.ss()),
+        (LANDING, 0x1b, esp, 0x23)
+    );
+    // SYSEXIT's own operands; the stack pointer was in EBP, too.
+    assert_eq!((after.rdx(), after.rcx(), after.rbp()), (LANDING, esp, esp));
+    assert_eq!(after.rax(), 0x4558);
+    for (before, after) in [
+        (before.rbx(), after.rbx()),
+        (before.rsi(), after.rsi()),
+        (before.rdi(), after.rdi()),
+    ] {
+        assert!(
+            after == before || after == before & 0xffff_ffff,
+            "{before:#x} became {after:#x}"
+        );
+    }
+    // Nothing of the kernel's.
+    assert_eq!((high_registers(after), after.r11()), ([0; 7], 0));
+    // A fault sets RF.
+    assert_eq!(after.rflags() & !(1 << 16), before.rflags());
+}
+
+/// What a program had when it was interrupted.
+static INTERRUPTED: Last = Last(UnsafeCell::new(None));
+
+/// Keeps the frame of an interrupt.
+fn keep_interrupted(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    // SAFETY: see `Last`.
+    unsafe { *INTERRUPTED.0.get() = Some(frame.clone()) };
+    irq
+}
+
 example_os::tests! { Machine;
     fn a_program_in_a_file_makes_each_call(machine) {
         let archive = Archive::new(boot::info().archive.unwrap());
@@ -449,6 +497,74 @@ example_os::tests! { Machine;
                 assert_eq!(STEPS.load(Ordering::Relaxed), u32::from(user & TF != 0), "way {way}, pattern {pattern:#x}");
                 assert_eq!(STRAY_STEPS.load(Ordering::Relaxed), 0, "way {way}, pattern {pattern:#x}");
             }
+        }
+    }
+
+    // The way out that the crate has but does not take by itself.
+    fn sysexit_goes_back_to_32_bit_code(machine) {
+        if !is_intel() {
+            skip!("this CPU has no SYSENTER in long mode");
+        }
+        // CF, PF, AF, ZF, SF, DF, OF, AC and ID, alone and together.
+        let flags = [0, 1 << 0, 1 << 2, 1 << 4, 1 << 6, 1 << 7, DF, 1 << 11, AC, 1 << 21];
+        let all = flags.into_iter().fold(0, |all, flag| all | flag);
+        for flag in flags.into_iter().chain([all]) {
+            leave_a_pattern(machine);
+            let mut before = sysexit_frame(false);
+            before.set_rflags(0x202 | flag);
+            // Not mapped: the program faults at its first instruction.
+            before.set_rsp(0x60_0000);
+            let (_, after) = run_to_signal(machine, program32!("mov ebp, esp", "sysenter"), &before, SIGSEGV);
+            check_after_sysexit(&before, before.rsp(), &after);
+        }
+        // The page restores what SYSEXIT destroys.
+        let before = sysexit_frame(false);
+        let code = program32!(".byte 0xe8", ".long 0xfbffe000 - (4f - 2b + 0x400000)", "4:", "ud2");
+        let (_, after) = run_to_signal(machine, code, &before, SIGILL);
+        check_low_registers(&before, &after);
+        assert_eq!((after.rip(), after.cs(), after.rsp(), after.ss()), (CODE + 5, 0x1b, STACK_TOP, 0x23));
+    }
+
+    // STI lets an interrupt in behind the next instruction, and that is SYSEXIT.
+    fn an_interrupt_that_waits_for_sysexit_finds_32_bit_code(machine) {
+        if !is_intel() {
+            skip!("this CPU has no SYSENTER in long mode");
+        }
+        leave_a_pattern(machine);
+        let before = sysexit_frame(true);
+        let code = program32!(".byte 0xe8", ".long 0xfbffe000 - (4f - 2b + 0x400000)", "4:", "ud2");
+        // SAFETY: see `Last`.
+        unsafe { *INTERRUPTED.0.get() = None };
+        entry::set_lower_half(Some(keep_interrupted));
+        let (_, after) = run_to_signal(machine, code, &before, SIGILL);
+        entry::set_lower_half(None);
+        // SAFETY: see `Last`.
+        let interrupted = unsafe { (*INTERRUPTED.0.get()).take() };
+        // Below the return address and three words of the page's.
+        check_after_sysexit(&before, STACK_TOP - 16, &interrupted.expect("an interrupt"));
+        // And the program goes on.
+        check_low_registers(&before, &after);
+        assert_eq!((after.rip(), after.cs(), after.rsp(), after.ss()), (CODE + 5, 0x1b, STACK_TOP, 0x23));
+    }
+
+    fn what_sysexit_cannot_do_for_32_bit_code_is_refused(machine) {
+        /// EINVAL, as 32-bit code sees it.
+        const INVALID: u64 = 0xffff_ffea;
+        // INT 0x80 keeps the registers that SYSEXIT destroys.
+        let (_, after) = run_to_signal(machine, program32!("int 0x80", "ud2"), &sysexit_frame(false), SIGILL);
+        assert_eq!(after.rax(), INVALID);
+        if !is_intel() {
+            skip!("this CPU has no SYSENTER in long mode");
+        }
+        // The flags are in ESI. What the page pops is 0, its return address too.
+        let code = program32!("mov ebp, esp", "push esi", "popfd", "sysenter");
+        for (flag, signal) in [(TF, SIGTRAP), (NT, SIGSEGV)] {
+            let mut before = sysexit_frame(false);
+            before.set_rsi(0x202 | flag);
+            before.set_rsp(STACK_TOP - 16);
+            let (_, after) = run_to_signal(machine, code, &before, signal);
+            // The usual way out restores them.
+            assert_eq!((after.rax(), after.rflags() & flag), (INVALID, flag), "{flag:#x}");
         }
     }
 

@@ -8,14 +8,16 @@
 #[path = "process/program.rs"]
 mod program;
 
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use entry_core::TrapFrame;
 use entry_core::cpu::{CpuFeatures, Vendor};
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
+use entry_core::{IrqOff, TrapFrame};
 use entry_sysenter::support::SysenterSupport;
 use entry_sysenter::user_page::{Entry64, UserPage};
+use entry_sysret::Refusal;
 use example_os::process::WaitStatus;
 use example_os::process::signal::Signal;
 use example_os::{boot, entry, skip};
@@ -38,6 +40,8 @@ const DF: u64 = 1 << 10;
 const IOPL: u64 = 3 << 12;
 const NT: u64 = 1 << 14;
 const AC: u64 = 1 << 18;
+/// CF, PF, AF, ZF, SF and OF.
+const ARITHMETIC: u64 = 0x8d5;
 
 /// Asked of CPUID, not of the kernel under test.
 fn has_sysenter() -> bool {
@@ -143,6 +147,21 @@ fn count_steps(frame: &mut TrapFrame) -> bool {
     false
 }
 
+/// What a program had when it was interrupted.
+struct Last(UnsafeCell<Option<TrapFrame>>);
+
+// SAFETY: there is one CPU; the lower half writes with interrupts off, and the test reads while no program runs.
+unsafe impl Sync for Last {}
+
+static INTERRUPTED: Last = Last(UnsafeCell::new(None));
+
+/// Keeps the frame of an interrupt.
+fn keep_interrupted(frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    // SAFETY: see `Last`.
+    unsafe { *INTERRUPTED.0.get() = Some(frame.clone()) };
+    irq
+}
+
 example_os::tests! { Machine;
     fn is_there_on_intel_and_invalid_elsewhere(machine) {
         let code = program!(
@@ -173,12 +192,12 @@ example_os::tests! { Machine;
         let code = program!(
             // A page fault with SS as SYSEXIT leaves it would be refused at the exit.
             "push 0", "pop rax", "mov r8, 8", "mov r9, 9", "mov r10, 10", "mov rbx, 11", "mov rbp, 12", "mov r12, 13", "mov r13, 14", "mov r14, 15",
-            "mov r15, 16", "mov rsi, 17", "std", "mov eax, 0x4558", "mov edi, 25", "mov rcx, rsp", "lea r11, [rip + 4f]",
+            "mov r15, 16", "mov rsi, 18", "std", "mov eax, 0x4558", "mov edi, 25", "mov rcx, rsp", "lea r11, [rip + 4f]",
             "sysenter", "4:", "pushfq", "cld", "lea r11, [rip + 4b]",
             "cmp rdx, r11", "jne 9f", "pop rdx", "cmp rcx, rsp", "jne 9f", "cmp rsp, {stack}", "jne 9f",
             "and edx, {examined}", "cmp edx, {flags}", "jne 9f", "cmp eax, 0x4558", "jne 9f", "cmp edi, 25", "jne 9f",
             "cmp r8, 8", "jne 9f", "cmp r9, 9", "jne 9f", "cmp r10, 10", "jne 9f", "cmp rbx, 11", "jne 9f", "cmp rbp, 12", "jne 9f",
-            "cmp r12, 13", "jne 9f", "cmp r13, 14", "jne 9f", "cmp r14, 15", "jne 9f", "cmp r15, 16", "jne 9f", "cmp rsi, 17", "jne 9f",
+            "cmp r12, 13", "jne 9f", "cmp r13, 14", "jne 9f", "cmp r14, 15", "jne 9f", "cmp r15, 16", "jne 9f", "cmp rsi, 18", "jne 9f",
             "mov eax, cs", "cmp eax, 0x2b", "jne 9f", "mov eax, ss", "cmp eax, 0x33", "jne 9f",
             "xor edi, edi", "mov eax, 60", "syscall", "ud2",
             "9:", "mov edi, 1", "mov eax, 60", "syscall", "ud2";
@@ -190,6 +209,81 @@ example_os::tests! { Machine;
             "mov eax, 0x4558", "mov edi, 25", "syscall", "mov edi, eax", "mov eax, 60", "syscall", "ud2"
         );
         assert_eq!(machine.run(code), WaitStatus::exited(22_u8.wrapping_neg()));
+    }
+
+    // STI lets an interrupt in behind the next instruction, and that is SYSEXIT. The selector that SYSEXIT loads SS with is not one
+    // that the usual exits let through, so the program ends there.
+    fn an_interrupt_that_waits_for_sysexit_finds_64_bit_code(machine) {
+        needs_sysenter!();
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 25", "mov esi, 1", "mov rcx, rsp", "mov r11d, 0x400100", "sysenter", "ud2"
+        );
+        let mut before = entry::first_frame(CODE, STACK_TOP);
+        for (number, set) in [
+            TrapFrame::set_rbx,
+            TrapFrame::set_rbp,
+            TrapFrame::set_r8,
+            TrapFrame::set_r9,
+            TrapFrame::set_r10,
+            TrapFrame::set_r12,
+            TrapFrame::set_r13,
+            TrapFrame::set_r14,
+            TrapFrame::set_r15,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            set(&mut before, 0x1111_1111_1111_1111 * (number as u64 + 1));
+        }
+        before.set_rflags(IF | DF | AC | ARITHMETIC | 2);
+        // SAFETY: see `Last`.
+        unsafe { *INTERRUPTED.0.get() = None };
+        entry::set_lower_half(Some(keep_interrupted));
+        let pid = machine.start_at(CODE, code, &before);
+        let status = machine.finish(pid);
+        entry::set_lower_half(None);
+        // SAFETY: see `Last`.
+        let seen = unsafe { (*INTERRUPTED.0.get()).take() }.expect("an interrupt");
+        assert_eq!((seen.rip(), seen.cs(), seen.rsp(), seen.ss()), (0x40_0100, 0x2b, STACK_TOP, 0x33));
+        assert_eq!((seen.rdx(), seen.rcx(), seen.r11()), (0x40_0100, STACK_TOP, 0x40_0100));
+        assert_eq!((seen.rax(), seen.rdi(), seen.rsi()), (0x4558, 25, 1));
+        assert_eq!(seen.rflags(), before.rflags());
+        let kept = |frame: &TrapFrame| {
+            let low = [frame.rbx(), frame.rbp(), frame.r8(), frame.r9(), frame.r10()];
+            (low, [frame.r12(), frame.r13(), frame.r14(), frame.r15()])
+        };
+        assert_eq!(kept(&seen), kept(&before));
+        assert_eq!(status, Some(killed(SIGSEGV)));
+        assert_eq!(entry::take_last_refusal(&machine.irq), Some(Refusal::UnlistedStackSegment { ss: 0x33 }));
+    }
+
+    // Each would be #GP in ring 0, or lead there. The usual way out takes such a stack pointer, and not such an address.
+    fn operands_that_sysexit_would_fault_on_are_refused(machine) {
+        needs_sysenter!();
+        // The operands are in RBX and R11. The program exits with the answer, negated, whatever its stack is.
+        let code = program!(
+            "mov eax, 0x4558", "mov edi, 25", "xor esi, esi", "mov rcx, rbx", "sysenter", "ud2", ".org 2b + 0x100, 0x90",
+            "mov edi, eax", "neg edi", "mov eax, 60", "syscall", "ud2"
+        );
+        const GOOD_RIP: u64 = CODE + 0x100;
+        const EINVAL: u8 = 22;
+        for (rsp, rip, wanted) in [
+            (STACK_TOP, GOOD_RIP, WaitStatus::exited(0x4558_u32.wrapping_neg().to_le_bytes()[0])),
+            (0x7fff_ffff_f000, GOOD_RIP, WaitStatus::exited(0x4558_u32.wrapping_neg().to_le_bytes()[0])),
+            (0x7fff_ffff_f001, GOOD_RIP, WaitStatus::exited(EINVAL)),
+            (0x8000_0000_0000, GOOD_RIP, WaitStatus::exited(EINVAL)),
+            (0xffff_7fff_ffff_ffff, GOOD_RIP, WaitStatus::exited(EINVAL)),
+            (0xffff_8000_0000_0000, GOOD_RIP, WaitStatus::exited(EINVAL)),
+            (STACK_TOP, 0x7fff_ffff_f000, killed(SIGSEGV)),
+            (STACK_TOP, 0x8000_0000_0000, killed(SIGSEGV)),
+            (STACK_TOP, 0xffff_ffff_8000_0000, killed(SIGSEGV)),
+        ] {
+            let mut frame = entry::first_frame(CODE, STACK_TOP);
+            frame.set_rbx(rsp);
+            frame.set_r11(rip);
+            let pid = machine.start_at(CODE, code, &frame);
+            assert_eq!(machine.finish(pid), Some(wanted), "{rsp:#x}, {rip:#x}");
+        }
     }
 
     // 64-bit code calls the page and need not know: SYSENTER where the CPU has it, SYSCALL where SYSENTER is #UD.

@@ -12,6 +12,7 @@ use entry_core::{IrqOn, TrapFrame};
 use entry_sysenter::stub::Arguments32;
 
 use super::{Answer, Errno, Handler, Outcome, clamp_under_speculation, file, memory, process, unknown};
+use crate::experiment;
 use crate::memory::layout::index;
 use crate::memory::user;
 
@@ -60,6 +61,9 @@ pub(super) fn call(frame: &TrapFrame, irq: IrqOn) -> Outcome {
             Service::Same(handler) => handler(&translate(&arguments), irq),
             Service::Own(handler) => handler(frame, &arguments, irq),
         }
+    } else if number == experiment::CONTROL {
+        let [operation, argument, ..] = arguments.first_five();
+        experiment::control(frame, operation.into(), argument.into(), irq)
     } else {
         (Answer::error(Errno::ENOSYS), irq)
     };
