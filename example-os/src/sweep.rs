@@ -13,8 +13,9 @@
 //! | nmi | sent by the handler of an instruction breakpoint while NMIs are blocked; its IRET lets it in | the same, anywhere |
 //! | debug | instruction breakpoint | the same for #DB |
 //!
-//! Events enter by SYSCALL, by SYSENTER with each way of loading the stack and by its stub for 32-bit code, through the IDT, and in ring 0. With TF set before
-//! SYSENTER the first two injectors meet a kernel that is single-stepped besides.
+//! Events enter by SYSCALL of 64-bit and, where the CPU has it, of 32-bit code, by SYSENTER with each way of loading the stack, by its
+//! stub for 32-bit code and by that for both, through the IDT, and in ring 0. With TF set before SYSENTER the first two injectors
+//! meet a kernel that is single-stepped besides.
 //!
 //! The landing page, through which faults return, is user code of the kernel's making and swept like a stub: with all of these,
 //! and with page faults for want of the stack and of the page itself.
@@ -50,8 +51,8 @@ use self::victim::{Page, Start, VECTORS, Victim};
 use crate::archive::Archive;
 use crate::boot;
 use crate::device::apic;
-use crate::entry::compat::Kernel32;
-use crate::entry::sysenter::{Callee, Callee32, Callee64, Way};
+use crate::entry::compat::{self, Kernel32};
+use crate::entry::sysenter::{Callee, Callee32, Callee64, CalleeBoth, Way};
 use crate::entry::{self, OsKernel, PerCpu};
 use crate::harness::Suite;
 use crate::lock::{Guard, Lock};
@@ -221,8 +222,15 @@ impl Sweep {
                     stubs.add_trampoline(&listing, way, address);
                 }
             }
-            let address = install::<Callee32<Kernel32>>(cpu, Way::FromHeader, &irq);
-            stubs.add_function(&listing, address);
+            for address in [
+                install::<Callee32<Kernel32>>(cpu, Way::FromHeader, &irq),
+                install::<CalleeBoth<Kernel32>>(cpu, Way::FromHeader, &irq),
+            ] {
+                stubs.add_function(&listing, address);
+            }
+        }
+        if is_usual && Event::Syscall32.is_possible(cpu, &irq) {
+            stubs.add_function(&listing, compat::syscall_entry());
         }
         stubs.add_landing(victim.landing().address());
         SHARED
@@ -273,10 +281,12 @@ impl Sweep {
         self.landing_faults = 0;
         for &event in self.set.events() {
             let cpu = PerCpu::current(&self.irq);
-            if event.needs_sysenter() && !cpu.has_sysenter(&self.irq) {
+            if !event.is_possible(cpu, &self.irq) {
                 continue;
             }
-            if let Some(way) = event.sysenter_way() {
+            if event.has_stub_for_both() {
+                install::<CalleeBoth<Kernel32>>(cpu, Way::FromHeader, &self.irq);
+            } else if let Some(way) = event.sysenter_way() {
                 install::<Callee64<OsKernel>>(cpu, way, &self.irq);
             }
             for stack in Stack::ALL {
@@ -294,13 +304,13 @@ impl Sweep {
             self.shots,
             self.corrupt
         );
-        let has_sysenter = PerCpu::current(&self.irq).has_sysenter(&self.irq);
-        let rows = exceptions::rows(self.set, injector, !self.has_timer_nmi, has_sysenter);
+        let rows = exceptions::rows(self.set, injector, !self.has_timer_nmi);
         let is_covered = self.stubs.report(injector, rows, self.corrupt);
         // No other set has windows with interrupts on.
         let has_windows = self.set == Set::Usual;
-        let is_let_in =
-            injector != Injector::Timer || !has_windows || (self.stubs.report_delivered() & self.report_interrupts());
+        let is_let_in = injector != Injector::Timer
+            || !has_windows
+            || (self.stubs.report_delivered(&exceptions::NEVER_LET_IN) & self.report_interrupts());
         let is_faulted = injector != Injector::Debug || self.report_landing_faults();
         is_covered && is_let_in && is_faulted && self.corrupt == 0
     }

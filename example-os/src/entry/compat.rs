@@ -15,7 +15,7 @@ use entry_sysenter::stub::Compat;
 use entry_sysenter::user_page::{Entry32, UserPage};
 use entry_sysret::{RuleSet, Rules};
 
-use super::{OsKernel, PerCpu, UserRules};
+use super::{OsKernel, PerCpu, UserRules, stubs};
 use crate::memory::layout::{CALL_PAGE_32, index};
 use crate::memory::{AddressSpace, FaultError, MapError, PAGE_SIZE, Placement, Protection};
 
@@ -55,6 +55,11 @@ unsafe impl Compat for PrivilegedKernel32 {
 /// How the page enters the kernel on this CPU.
 pub(crate) fn entry() -> Entry32 {
     Entry32::on(&CpuFeatures::detect())
+}
+
+/// Where SYSCALL of 32-bit code leads to in a process that may have such code.
+pub(crate) fn syscall_entry() -> u64 {
+    stubs::<Kernel32>().syscall_compat
 }
 
 /// Where SYSENTER returns to: behind it, in the page.

@@ -43,8 +43,10 @@ pub struct PerCpu {
     nmis: AtomicU64,
     /// Whether `sysenter` wants to be told of each switch.
     sysenter_follows: AtomicBool,
-    /// Whether SYSENTER leads to a stub for 32-bit code.
-    sysenter_is_for_32_bit: AtomicBool,
+    /// Whether SYSENTER leads to a stub that serves processes without 32-bit code.
+    sysenter_serves_64_bit: AtomicBool,
+    /// Whether to one that serves those with it.
+    sysenter_serves_32_bit: AtomicBool,
     /// Whether it leads to one that leaves to programs with IOPL 3.
     sysenter_allows_io_privilege: AtomicBool,
     /// Where that stub returns to while a process runs that has 32-bit code, else 0.
@@ -90,7 +92,8 @@ impl PerCpu {
             faults: AtomicU64::new(0),
             nmis: AtomicU64::new(0),
             sysenter_follows: AtomicBool::new(false),
-            sysenter_is_for_32_bit: AtomicBool::new(false),
+            sysenter_serves_64_bit: AtomicBool::new(true),
+            sysenter_serves_32_bit: AtomicBool::new(false),
             sysenter_allows_io_privilege: AtomicBool::new(false),
             landing: AtomicU64::new(0),
             sysenter: UnsafeCell::new(None),
@@ -265,7 +268,7 @@ impl PerCpu {
             return;
         }
         self.landing.store(0, Ordering::Relaxed);
-        if entry.vectors().go_with_sysenter() && self.sysenter_is_for_32_bit.load(Ordering::Relaxed) {
+        if entry.vectors().go_with_sysenter() && !self.sysenter_serves_64_bit.load(Ordering::Relaxed) {
             // A CPU that had it still has it.
             let _ = self.install_sysenter::<Callee64<OsKernel>>(Way::FromHeader, irq);
         }
@@ -291,7 +294,7 @@ impl PerCpu {
         // Every switch from here is to come by `take_syscall_entry`, even one to a process of the same kind.
         self.syscall_entry.store(0, Ordering::Relaxed);
         self.landing.store(compat::landing(), Ordering::Relaxed);
-        let fits = self.sysenter_is_for_32_bit.load(Ordering::Relaxed)
+        let fits = self.sysenter_serves_32_bit.load(Ordering::Relaxed)
             && self.sysenter_allows_io_privilege.load(Ordering::Relaxed) == is_privileged;
         // A CPU that had it still has it.
         if self.has_sysenter(irq) && !fits {
@@ -329,7 +332,8 @@ impl PerCpu {
         let installed = Sysenter::new::<C>(way, cpu, irq)?;
         self.sysenter_follows
             .store(installed.follows_threads(), Ordering::Relaxed);
-        self.sysenter_is_for_32_bit.store(C::IS_32_BIT, Ordering::Relaxed);
+        self.sysenter_serves_64_bit.store(C::SERVES_64_BIT, Ordering::Relaxed);
+        self.sysenter_serves_32_bit.store(C::SERVES_32_BIT, Ordering::Relaxed);
         self.sysenter_allows_io_privilege
             .store(C::ALLOWS_IO_PRIVILEGE, Ordering::Relaxed);
         self.with_sysenter(irq, |sysenter| *sysenter = Some(installed));

@@ -20,7 +20,7 @@ use entry_sysenter::error::{TrampolineError, Unsupported};
 use entry_sysenter::stack::{
     AtFixedOffset, ByTrampoline, EntryStack, FromHeader, Strategy, Sysenter, SysenterPlan, WrmsrPerSwitch,
 };
-use entry_sysenter::stub::{Compat, entry32, entry64};
+use entry_sysenter::stub::{self, Compat, entry32, entry64};
 use entry_sysenter::support::SysenterSupport;
 use entry_sysenter::trampoline::{Absolute, Form, RipRelative, SwapgsRelative, Trampoline64};
 use x86_64::registers::control::{Cr0, Cr0Flags};
@@ -104,8 +104,10 @@ impl Way {
 
 /// A kernel with the stub by which SYSENTER enters it.
 pub(crate) trait Callee {
-    /// Whether the stub takes every caller for 32-bit code.
-    const IS_32_BIT: bool;
+    /// Whether the stub serves processes that have 64-bit code alone.
+    const SERVES_64_BIT: bool;
+    /// Whether it serves those that have 32-bit code.
+    const SERVES_32_BIT: bool;
     /// Whether it leaves to programs with IOPL 3.
     const ALLOWS_IO_PRIVILEGE: bool = false;
 
@@ -117,7 +119,8 @@ pub(crate) trait Callee {
 pub(crate) struct Callee64<K>(PhantomData<K>);
 
 impl<K: Kernel> Callee for Callee64<K> {
-    const IS_32_BIT: bool = false;
+    const SERVES_64_BIT: bool = true;
+    const SERVES_32_BIT: bool = false;
 
     fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
         if features.smap {
@@ -132,7 +135,8 @@ impl<K: Kernel> Callee for Callee64<K> {
 pub(crate) struct PrivilegedCallee;
 
 impl Callee for PrivilegedCallee {
-    const IS_32_BIT: bool = false;
+    const SERVES_64_BIT: bool = true;
+    const SERVES_32_BIT: bool = false;
     const ALLOWS_IO_PRIVILEGE: bool = true;
 
     fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
@@ -144,7 +148,8 @@ impl Callee for PrivilegedCallee {
 pub(crate) struct Callee32<K>(PhantomData<K>);
 
 impl<K: Compat> Callee for Callee32<K> {
-    const IS_32_BIT: bool = true;
+    const SERVES_64_BIT: bool = false;
+    const SERVES_32_BIT: bool = true;
 
     fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
         if features.smap {
@@ -155,11 +160,28 @@ impl<K: Compat> Callee for Callee32<K> {
     }
 }
 
+/// The kernel `K`, called by code of either kind: the process decides.
+pub(crate) struct CalleeBoth<K>(PhantomData<K>);
+
+impl<K: Compat> Callee for CalleeBoth<K> {
+    const SERVES_64_BIT: bool = true;
+    const SERVES_32_BIT: bool = true;
+
+    fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {
+        if features.smap {
+            stub::entry::<K, A, WithSmap>()
+        } else {
+            stub::entry::<K, A, Baseline>()
+        }
+    }
+}
+
 /// The kernel of programs with IOPL 3, called by 32-bit code.
 pub(crate) struct PrivilegedCallee32;
 
 impl Callee for PrivilegedCallee32 {
-    const IS_32_BIT: bool = true;
+    const SERVES_64_BIT: bool = false;
+    const SERVES_32_BIT: bool = true;
     const ALLOWS_IO_PRIVILEGE: bool = true;
 
     fn entry<A: Arrival>(features: &CpuFeatures) -> EntryAddress<A> {

@@ -201,11 +201,11 @@ const NMI_ON_BOCHS: [Exception; 4] = {
     ]
 };
 
-/// On a CPU without SYSENTER.
-const NO_SYSENTER: [Exception; 1] = [Exception {
-    stub: Name::Function("leave", 4),
-    part: Part::Taken(1),
-    reason: "SYSRETL: the one event of 32-bit code comes by SYSENTER",
+/// Where interrupts may be on and the timer is never let in.
+pub(super) const NEVER_LET_IN: [Exception; 1] = [Exception {
+    stub: Name::Function("syscall_compat_entry", 0),
+    part: Part::First,
+    reason: "no stub set has both 32-bit code and interrupts on at SYSCALL",
 }];
 
 /// For the stubs with KPTI, whatever is injected.
@@ -240,12 +240,7 @@ const SPLIT_NMI_ON_BOCHS: [Exception; 1] = [Exception {
 }];
 
 /// The rows for an injector.
-pub(super) fn rows(
-    set: Set,
-    injector: Injector,
-    is_bochs: bool,
-    has_sysenter: bool,
-) -> impl Iterator<Item = &'static Exception> + Clone {
+pub(super) fn rows(set: Set, injector: Injector, is_bochs: bool) -> impl Iterator<Item = &'static Exception> + Clone {
     let tables: [&[Exception]; 4] = match injector {
         Injector::Debug if is_bochs => [&OWN_ENTRY, &DEBUG_ON_BOCHS, &[], &[]],
         Injector::Debug => [&OWN_ENTRY, &[], &[], &[]],
@@ -256,7 +251,6 @@ pub(super) fn rows(
         Injector::Timer => [&COUNTS, &NESTED, &[], &[]],
         Injector::TimerNmi => [&NMI, &COUNTS, &NESTED, &[]],
     };
-    let without: &[Exception] = if has_sysenter { &[] } else { &NO_SYSENTER };
     let of_set: [&[Exception]; 2] = match (set, injector) {
         (Set::Split, Injector::Nmi) if is_bochs => [&SPLIT, &SPLIT_NMI_ON_BOCHS],
         (Set::Split, Injector::Timer) if is_bochs => [&SPLIT, &[]],
@@ -265,5 +259,5 @@ pub(super) fn rows(
         _ => [&[], &[]],
     };
     let tables = tables.into_iter().chain(of_set).flatten();
-    ALWAYS.iter().chain(tables).chain(without)
+    ALWAYS.iter().chain(tables)
 }

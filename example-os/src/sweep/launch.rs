@@ -6,15 +6,16 @@
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 
-use entry_core::TrapFrame;
+use entry_core::{Kernel, TrapFrame};
 
 use crate::device::apic;
+use crate::entry::OsKernel;
 
 /// How the victim is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Way {
-    /// By SYSRET, which leaves NMIs blocked if they are. RCX is RIP and R11 is RFLAGS.
+    /// By SYSRET to the kind of code that CS says, which leaves NMIs blocked if they are. RCX is RIP and R11 is RFLAGS.
     Sysret = 0,
     /// By IRETQ, which lets NMIs in.
     Iret = 1,
@@ -96,9 +97,13 @@ pub(super) unsafe extern "sysv64" fn launch(frame: *const TrapFrame, saved: *mut
         "ja 4f",
         "mov rcx, [rsp + {rip}]",
         "mov r11, [rsp + {rflags}]",
+        "cmp qword ptr [rsp + {cs}], {code32}",
         "mov rsp, [rsp + {rsp}]",
         "swapgs",
+        "je 5f",
         "sysretq",
+        "5:",
+        "sysret",
         "3:",
         "pop r11",
         "pop rcx",
@@ -113,6 +118,9 @@ pub(super) unsafe extern "sysv64" fn launch(frame: *const TrapFrame, saved: *mut
         "ret",
         iret = const Way::Iret as u32,
         rip = const TrapFrame::RIP - TrapFrame::POPPED,
+        cs = const TrapFrame::CS - TrapFrame::POPPED,
+        // The first selector of SYSRET's block.
+        code32 = const <OsKernel>::LAYOUT.sysret_base().bits(),
         rflags = const TrapFrame::RFLAGS - TrapFrame::POPPED,
         rsp = const TrapFrame::RSP - TrapFrame::POPPED,
     )

@@ -3,6 +3,7 @@
 use entry_core::rflags::Rflags;
 use entry_core::{IrqOff, Kernel, TrapFrame};
 use entry_sysenter::encode;
+use entry_sysenter::user_page::Entry32;
 use entry_sysret::landing::LandingPage;
 use x86_64::instructions::segmentation::{SS, Segment};
 use x86_64::instructions::tables::sgdt;
@@ -73,6 +74,12 @@ pub enum Event {
     Code32Syscall,
     /// SYSENTER there: by the stub that takes every caller for 32-bit code, and returns to where that is.
     Sysenter32,
+    /// SYSENTER by the stub that serves both, in a process without 32-bit code.
+    SysenterBoth64,
+    /// The same in one that has it.
+    SysenterBoth32,
+    /// SYSCALL of 32-bit code, where the CPU has that.
+    Syscall32,
     /// INT 0x80 with a number that nothing answers to.
     Int80,
     /// UD2, skipped by the kernel.
@@ -166,7 +173,7 @@ impl Set {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 42] = [
         Self::Syscall,
         Self::Null,
         Self::NullIret,
@@ -192,6 +199,9 @@ impl Event {
         Self::SysenterSteppedSwapgs,
         Self::Code32Syscall,
         Self::Sysenter32,
+        Self::SysenterBoth64,
+        Self::SysenterBoth32,
+        Self::Syscall32,
         Self::Int80,
         Self::InvalidOpcode,
         Self::Breakpoint,
@@ -237,18 +247,37 @@ impl Event {
                 | Self::IrqsOnWork
                 | Self::IrqsOnSlow
                 | Self::Code32Syscall
+                | Self::Syscall32
                 | Self::EntryDebug
         )
     }
 
+    /// Whether the CPU has what leads to it.
+    pub(super) fn is_possible(self, cpu: &PerCpu, irq: &IrqOff) -> bool {
+        match self {
+            Self::Syscall32 => compat::entry() == Entry32::Syscall,
+            _ => !self.needs_sysenter() || cpu.has_sysenter(irq),
+        }
+    }
+
     /// Whether the CPU has to have SYSENTER for it.
-    pub(super) const fn needs_sysenter(self) -> bool {
-        self.is_sysenter() || matches!(self, Self::Sysenter32)
+    const fn needs_sysenter(self) -> bool {
+        self.is_sysenter() || self.is_sysenter32()
+    }
+
+    /// Whether it is a system call by SYSENTER that returns to 32-bit code.
+    const fn is_sysenter32(self) -> bool {
+        matches!(self, Self::Sysenter32 | Self::SysenterBoth32)
+    }
+
+    /// Whether SYSENTER leads to the stub that serves both kinds of processes.
+    pub(super) const fn has_stub_for_both(self) -> bool {
+        matches!(self, Self::SysenterBoth64 | Self::SysenterBoth32)
     }
 
     /// Whether the process has 32-bit code.
     const fn is_of_code32(self) -> bool {
-        matches!(self, Self::Code32Syscall | Self::Sysenter32)
+        matches!(self, Self::Code32Syscall | Self::Syscall32) || self.is_sysenter32()
     }
 
     /// Whether it is a system call by SYSENTER, of 64-bit code.
@@ -259,7 +288,7 @@ impl Event {
     /// How SYSENTER gets at the stack, if that is what happens.
     pub(super) const fn sysenter_way(self) -> Option<Way> {
         Some(match self {
-            Self::SysenterQuiet | Self::Sysenter | Self::SysenterStepped => Way::FromHeader,
+            Self::SysenterQuiet | Self::Sysenter | Self::SysenterStepped | Self::SysenterBoth64 => Way::FromHeader,
             Self::SysenterDirect => Way::WrmsrPerSwitch,
             Self::SysenterTrampoline => Way::ByTrampoline,
             Self::SysenterAbsolute => Way::ByAbsoluteTrampoline,
@@ -400,8 +429,9 @@ impl Event {
     const fn loads_rcx_and_r11(self) -> bool {
         !matches!(
             self,
-            Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi | Self::Sysenter32
-        ) && !self.is_in_kernel()
+            Self::Interrupt | Self::IrqsOnInterrupt | Self::UserNmi | Self::Syscall32
+        ) && !self.is_sysenter32()
+            && !self.is_in_kernel()
             && !self.is_stepped()
     }
 
@@ -678,8 +708,12 @@ impl Victim {
         frame.set_cs(<OsKernel>::LAYOUT.user_code64().bits().into());
         frame.set_ss(<OsKernel>::LAYOUT.user_data().bits().into());
         match event {
+            Event::Syscall32 => {
+                frame.set_rax(GETPPID_32);
+                frame.set_cs(code32().into());
+            }
             _ if event.is_syscall() || event.is_sysenter() => frame.set_rax(GETPPID),
-            Event::Sysenter32 => {
+            _ if event.is_sysenter32() => {
                 frame.set_rax(GETPPID_32);
                 frame.set_rbp(rsp);
             }
@@ -722,7 +756,10 @@ impl Victim {
             _ => FaultExit::Iret,
         });
         let mut end = after + 1;
-        if event == Event::Sysenter32 {
+        if event == Event::Syscall32 {
+            last.set_rsp(rsp & u64::from(u32::MAX));
+        }
+        if event.is_sysenter32() {
             end = LANDING_32 + 1;
             last = as_32_bit_code(&last, end);
         }
@@ -850,6 +887,12 @@ impl Page {
     }
 }
 
+/// The selector of 32-bit code.
+const fn code32() -> u16 {
+    let code = <OsKernel>::LAYOUT.user_code32();
+    code.expect("the layout has 32-bit code").bits()
+}
+
 /// Takes execution in the lower half from the tables at `root`, of which the twin keeps it: a program that an exit leaves on
 /// the kernel's own tables faults at its next instruction.
 fn forbid_execution(root: Frame) {
@@ -868,7 +911,6 @@ fn forbid_execution(root: Frame) {
 /// What 32-bit code has after a call by SYSENTER that 64-bit code made with the registers of `frame`, one byte behind
 /// [`LANDING_32`]: nothing of R8 to R15 but what SYSRET leaves in R11.
 fn as_32_bit_code(frame: &TrapFrame, rip: u64) -> TrapFrame {
-    let code = <OsKernel>::LAYOUT.user_code32().expect("the layout has 32-bit code");
     let mut last = TrapFrame::zeroed();
     last.set_rax(current().parent().into());
     last.set_rbx(frame.rbx());
@@ -881,7 +923,7 @@ fn as_32_bit_code(frame: &TrapFrame, rip: u64) -> TrapFrame {
     last.set_rip(rip);
     last.set_rflags(frame.rflags());
     last.set_rsp(frame.rbp());
-    last.set_cs(code.bits().into());
+    last.set_cs(code32().into());
     last.set_ss(frame.ss());
     last
 }
