@@ -9,6 +9,8 @@
 //!
 //! Addresses are stored relative to the record, so the section is read-only and needs no relocation at load time.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::kernel::Options;
 
 /// What holds while RIP is in a window. Bits of a record's third word.
@@ -215,18 +217,76 @@ pub fn find(rip: u64) -> Option<&'static Window> {
     all().iter().find(|window| window.contains(rip))
 }
 
-/// The window that `rip` lies in, among those where [maskable interrupts may arrive](flags::IRQS_ON): what an interrupt
-/// in the kernel asks first. Only their records are looked at.
+/// The lowest and the highest address in the windows of a section: nearly every RIP that an entry asks about lies outside.
+///
+/// Until they are learned these are the bounds of the address space, and they change once. So no window is ever outside,
+/// whatever mix of old and new ones a CPU sees while another writes them.
+struct Bounds {
+    first: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Bounds {
+    const fn unknown() -> Self {
+        Self {
+            first: AtomicU64::new(0),
+            last: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn learn(&self, windows: &[Window]) {
+        if self.last.load(Ordering::Relaxed) < u64::MAX {
+            return;
+        }
+        let (mut first, mut last) = (u64::MAX, 0);
+        for window in windows.iter().filter(|window| window.bytes > 0) {
+            first = first.min(window.start());
+            last = last.max(window.end() - 1);
+        }
+        self.first.store(first, Ordering::Relaxed);
+        self.last.store(last, Ordering::Relaxed);
+    }
+
+    /// The window of `windows`, the section that these are the bounds of, that `rip` lies in.
+    #[inline(always)]
+    fn find(&self, windows: &'static [Window], rip: u64) -> Option<&'static Window> {
+        if rip < self.first.load(Ordering::Relaxed) || rip > self.last.load(Ordering::Relaxed) {
+            return None;
+        }
+        // The compiler's loop for `find` has two instructions more a record.
+        let index = windows.iter().position(|window| window.contains(rip))?;
+        windows.get(index)
+    }
+}
+
+static IRQS_ON_BOUNDS: Bounds = Bounds::unknown();
+static IRET_BOUNDS: Bounds = Bounds::unknown();
+
+/// Learns between which addresses the windows lie that entries look for.
+///
+/// From now on an entry looks at records only where RIP lies between those. [`Idt::load`](crate::vector::Idt::load) does this;
+/// entries are right before it, too, and slower.
+pub fn learn_bounds() {
+    IRQS_ON_BOUNDS.learn(irqs_on());
+    IRET_BOUNDS.learn(iret());
+}
+
+/// The window that `rip` lies in, among those where [maskable interrupts may arrive](flags::IRQS_ON).
+///
+/// An interrupt in the kernel asks this first. Only their records are looked at, and those only within
+/// [their bounds](learn_bounds).
 #[must_use]
 #[inline(never)]
 pub fn find_irqs_on(rip: u64) -> Option<&'static Window> {
-    irqs_on().iter().find(|window| window.contains(rip))
+    IRQS_ON_BOUNDS.find(irqs_on(), rip)
 }
 
-/// Whether `rip` is the address of an IRETQ that leaves for user mode: what an exception in the kernel asks first. Only the
-/// records of those are looked at.
+/// Whether `rip` is the address of an IRETQ that leaves for user mode.
+///
+/// An exception in the kernel asks this first. Only their records are looked at, and those only within
+/// [their bounds](learn_bounds).
 #[must_use]
 #[inline(never)]
 pub fn is_iret(rip: u64) -> bool {
-    iret().iter().any(|window| window.contains(rip))
+    IRET_BOUNDS.find(iret(), rip).is_some()
 }

@@ -338,7 +338,7 @@ impl Idt {
         self.gates[vector.0 as usize]
     }
 
-    /// Executes LIDT.
+    /// Executes LIDT, and [prepares](crate::windows::learn_bounds) for what the entries look up.
     ///
     /// # Safety
     ///
@@ -351,6 +351,7 @@ impl Idt {
     /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*.
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn load(&'static self) {
+        crate::windows::learn_bounds();
         let table = Pseudo {
             limit: Self::LIMIT,
             base: core::ptr::from_ref(self).addr() as u64,
