@@ -616,6 +616,24 @@ example_os::tests! { Machine;
         }
     }
 
+    fn sysenter_is_on_again_after_a_hidden_kernels_process(machine) {
+        if !is_intel() {
+            skip!("this CPU has no SYSENTER in long mode");
+        }
+        // The first process has the stub for 32-bit code installed, so that the last has but to turn it on.
+        let code32 = program32!(
+            "mov edi, 0xfbffe000", "mov eax, 20", "int 0x80", "mov ebx, eax", "mov eax, 20", "call edi", "sub ebx, eax",
+            "mov eax, 1", "int 0x80"
+        );
+        let code64 = program!("mov eax, 60", "xor edi, edi", "syscall", "ud2");
+        assert_eq!(run32(machine, code32), FINE);
+        entry::set_hides_from_new_processes(true, &machine.irq);
+        let hidden = machine.run(code64);
+        entry::set_hides_from_new_processes(false, &machine.irq);
+        assert_eq!(hidden, FINE);
+        assert_eq!(run32(machine, code32), FINE);
+    }
+
     fn leave_for_32_bit_code_comes_and_goes_with_its_data_segments(machine) {
         let code = program!(
             "mov eax, 0x4558", "mov edi, 14", "mov esi, 1", "int 0x80", "test eax, eax", "jle 9f",

@@ -304,8 +304,10 @@ impl PerCpu {
                 self.install_sysenter::<Callee32<Kernel32>>(Way::FromHeader, irq)
             };
         }
-        // It is off if the last process was one that the kernel hides from.
-        self.set_sysenter_enabled(true, irq);
+        if guard!("sysenter-on-for-32-bit-code", true) {
+            // It is off if the last process was one that the kernel hides from.
+            self.set_sysenter_enabled(true, irq);
+        }
     }
 
     /// Gives `change` the SYSENTER of this CPU.
