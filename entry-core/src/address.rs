@@ -231,7 +231,10 @@ impl UserLimit {
     /// [`AddressError::BadLimit`]: 0, not a multiple of 4096, or above [`UserLimit::highest`].
     pub const fn new(address: u64, width: Width) -> Result<Self, AddressError> {
         let highest = Self::highest(width);
-        if address == 0 || !address.is_multiple_of(PAGE_BYTES) || address > highest.0 {
+        if guard!(
+            "user-limit",
+            address == 0 || !address.is_multiple_of(PAGE_BYTES) || address > highest.0
+        ) {
             return Err(AddressError::BadLimit { address, highest });
         }
         Ok(Self(address))

@@ -8,4 +8,19 @@ macro_rules! guard {
     };
 }
 
-pub(crate) use guard;
+/// INT3 behind an instruction that leaves for good: nothing is executed there, even by a CPU that guesses.
+#[cfg(not(ablate = "stop-speculation"))]
+macro_rules! stop {
+    () => {
+        "int3"
+    };
+}
+
+#[cfg(ablate = "stop-speculation")]
+macro_rules! stop {
+    () => {
+        "nop"
+    };
+}
+
+pub(crate) use {guard, stop};

@@ -2,6 +2,8 @@
 //!
 //! The stubs are instantiated here and read as bytes. Nothing is run: that takes a booted CPU.
 
+#[path = "listing/exits.rs"]
+mod exits;
 #[path = "listing/walk.rs"]
 mod walk;
 
@@ -12,13 +14,14 @@ use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::plan::Installed;
 use entry_core::stub::{
-    EarlyKernel, LeanKernel, LeanResult, NoStubSet, Requirements, StubTable, early_stubs, return_to_user,
-    syscall_compat_entry, syscall_entry, syscall_entry_lean, vector_stubs,
+    EarlyKernel, IrqsOnKernel, LeanKernel, LeanResult, NoStubSet, Requirements, StubTable, early_stubs, return_to_user,
+    syscall_compat_entry, syscall_entry, syscall_entry_irqs_on, syscall_entry_lean, syscall_floor, vector_stubs,
+    vector_stubs_irqs_on,
 };
 use entry_core::vector::SLOT_BYTES;
 use entry_core::windows::{self, flags};
 use entry_core::{
-    EntryKind, Exit, IrqOff, Kernel, Leave, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame, UserEntry,
+    EntryKind, Exit, IrqOff, IrqOn, Kernel, Leave, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame, UserEntry,
 };
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpAccess, Register};
 
@@ -76,6 +79,14 @@ impl LeanKernel for TestKernel {
     extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _: u64) -> LeanResult {
         unreachable!("no stub is entered")
     }
+}
+
+impl IrqsOnKernel for TestKernel {
+    fn syscall_irqs_on(_: &mut TrapFrame, irq: IrqOn) -> IrqOn {
+        irq
+    }
+
+    fn window_interrupt(_: &mut TrapFrame, _: &IrqOff) {}
 }
 
 #[derive(Debug)]
@@ -155,14 +166,29 @@ fn vector<O: Options>(vector: u64) -> Vec<Path> {
     paths(slot, &outside::<O>())
 }
 
+/// SYSCALL with interrupts left on.
+fn irqs_on<O: Options>() -> Vec<Path> {
+    paths(address(syscall_entry_irqs_on::<TestKernel, O>), &outside::<O>())
+}
+
+/// A vector of the table that goes with it.
+fn vector_irqs_on<O: Options>(vector: u64) -> Vec<Path> {
+    let slot = address(vector_stubs_irqs_on::<TestKernel, O>) + vector * SLOT_BYTES;
+    paths(slot, &outside::<O>())
+}
+
 const INVALID_OPCODE: u64 = 6;
 const NMI: u64 = 2;
+const DOUBLE_FAULT: u64 = 8;
 const PAGE_FAULT: u64 = 14;
 const TIMER: u64 = 0x40;
 const INT80: u64 = 0x80;
 
 /// One vector for each path behind the slots; the first two differ in who pushes the error code.
 const PLAIN_VECTORS: [u64; 4] = [INVALID_OPCODE, PAGE_FAULT, TIMER, INT80];
+
+/// Those of them that are not the same stub with interrupts on at SYSCALL.
+const INTERRUPTS: [u64; 2] = [TIMER, INT80];
 
 fn vectors<O: Options>() -> Vec<Path> {
     PLAIN_VECTORS.into_iter().flat_map(vector::<O>).collect()
@@ -178,6 +204,12 @@ fn everything<O: Options>() -> Vec<Path> {
         vector::<O>(NMI),
     ]
     .concat()
+}
+
+/// Paths of the stubs with interrupts on at SYSCALL, which those options know that there are.
+fn everything_irqs_on<O: Options>() -> Vec<Path> {
+    let interrupts = INTERRUPTS.into_iter().flat_map(vector_irqs_on::<O>);
+    irqs_on::<O>().into_iter().chain(interrupts).collect()
 }
 
 /// Whether the path of a vector came from user mode: the branch on CS is the first and was not taken.
@@ -210,11 +242,84 @@ fn every_exit_is_followed_by_int3_and_nothing_is_below_rsp() {
             check_everywhere(&vector::<O>(number));
         }
     }
+    fn check_irqs_on<O: Options>() {
+        check_everywhere(&irqs_on::<O>());
+        for number in INTERRUPTS {
+            check_everywhere(&vector_irqs_on::<O>(number));
+        }
+    }
     check::<Baseline>();
     check::<WithSmap>();
     check::<WithFsGsBase>();
     check::<WithKpti>();
     check::<Everything>();
+    check_irqs_on::<Baseline>();
+    check_irqs_on::<WithSmap>();
+    check_everywhere(&paths(address(syscall_floor), &[]));
+}
+
+/// Follows RSP along a path, from an address that 16 divides less `below`.
+fn check_alignment(path: &[Instruction], below: u64) {
+    let mut below = Some(below);
+    let mut calls = 0;
+    for instruction in path {
+        match (instruction.mnemonic(), instruction.op0_register()) {
+            (Mnemonic::Push, _) => below = below.map(|below| below + 8),
+            (Mnemonic::Pop, _) => below = below.map(|below| below.wrapping_sub(8)),
+            (Mnemonic::Add, Register::RSP) => below = below.map(|below| below.wrapping_sub(instruction.immediate(1))),
+            // The top of a stack; or a frame that Rust put where 16 divides the address.
+            (Mnemonic::Mov, Register::RSP) if uses_header(instruction, PerCpuHeader::KERNEL_STACK) => below = Some(0),
+            (Mnemonic::Mov, Register::RSP) if instruction.op1_register() == Register::RAX => below = Some(0),
+            // The user's, or none at all.
+            (Mnemonic::Mov, Register::RSP) => below = None,
+            (Mnemonic::Call, _) => {
+                assert_eq!(
+                    below.expect("a stack") % 16,
+                    0,
+                    "{instruction} at {:#x}",
+                    instruction.ip()
+                );
+                calls += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_ne!(calls, 0);
+}
+
+#[test]
+fn the_stack_is_aligned_to_16_bytes_at_every_call() {
+    fn check<O: Options>() {
+        for path in [syscall::<O>(), compat::<O>(), lean::<O>()].concat() {
+            check_alignment(&path, 0);
+        }
+        for number in PLAIN_VECTORS.into_iter().chain([NMI, DOUBLE_FAULT]) {
+            // Five words, and the error code; the CPU itself aligns the stack before.
+            let has_code = [PAGE_FAULT, DOUBLE_FAULT].contains(&number);
+            for path in vector::<O>(number) {
+                check_alignment(&path, if has_code { 48 } else { 40 });
+            }
+        }
+    }
+    check::<Baseline>();
+    check::<WithKpti>();
+    check::<Everything>();
+    for path in irqs_on::<Baseline>() {
+        check_alignment(&path, 0);
+    }
+    for path in INTERRUPTS.into_iter().flat_map(vector_irqs_on::<Baseline>) {
+        check_alignment(&path, 40);
+    }
+}
+
+#[test]
+fn no_stub_is_a_target_of_indirect_calls() {
+    for path in everything::<Everything>()
+        .into_iter()
+        .chain(everything_irqs_on::<WithSmap>())
+    {
+        assert_eq!(count(&path, Mnemonic::Endbr64) + count(&path, Mnemonic::Endbr32), 0);
+    }
 }
 
 #[test]
@@ -229,6 +334,11 @@ fn clac_and_cld_come_before_anything_but_the_slot() {
                 "{number}: {slot:?}"
             );
             assert_eq!(path[cld + 1].mnemonic(), Mnemonic::Clac, "{number}");
+        }
+        for path in vector_irqs_on::<WithSmap>(number) {
+            let cld = first_of(&path, Mnemonic::Cld).unwrap();
+            assert_eq!(path[cld + 1].mnemonic(), Mnemonic::Clac, "{number}");
+            assert!(path[..cld].iter().all(|i| i.mnemonic() != Mnemonic::Swapgs), "{number}");
         }
     }
 }
@@ -254,6 +364,14 @@ fn smap_adds_one_clac_to_each_vector_and_nothing_else() {
     for path in everything::<Baseline>() {
         assert_eq!(count(&path, Mnemonic::Clac), 0);
     }
+    assert_adds_only(
+        &everything_irqs_on::<WithSmap>(),
+        &everything_irqs_on::<Baseline>(),
+        |instruction| instruction.mnemonic() == Mnemonic::Clac,
+    );
+    for path in everything_irqs_on::<Baseline>() {
+        assert_eq!(count(&path, Mnemonic::Clac), 0);
+    }
     // IA32_FMASK clears AC there.
     for path in [syscall::<WithSmap>(), compat::<WithSmap>(), lean::<WithSmap>()].concat() {
         assert_eq!(count(&path, Mnemonic::Clac), 0);
@@ -262,7 +380,8 @@ fn smap_adds_one_clac_to_each_vector_and_nothing_else() {
 
 #[test]
 fn lfence_is_on_both_arms_before_memory_is_read_through_gs() {
-    for path in vectors::<Baseline>() {
+    let irqs_on = INTERRUPTS.into_iter().flat_map(vector_irqs_on::<Baseline>);
+    for path in vectors::<Baseline>().into_iter().chain(irqs_on) {
         let branch = first(&path, |instruction| {
             instruction.flow_control() == FlowControl::ConditionalBranch
         })
@@ -323,7 +442,13 @@ fn fsgsbase_replaces_rdmsr_and_swapgs_of_paranoid_entries_from_ring_0() {
 fn clear_zeroes_every_register_of_the_users_between_the_pushes_and_the_call() {
     /// RDI becomes the frame's address.
     const ZEROED: usize = 14;
-    for path in [syscall::<WithClear>(), compat::<WithClear>(), vectors::<WithClear>()].concat() {
+    let stubs = [
+        syscall::<WithClear>(),
+        compat::<WithClear>(),
+        vectors::<WithClear>(),
+        everything_irqs_on::<WithClear>(),
+    ];
+    for path in stubs.concat() {
         let call = first_of(&path, Mnemonic::Call).unwrap();
         let last_push = path[..call]
             .iter()
@@ -543,6 +668,22 @@ fn syscall_from_32_bit_code_turns_interrupts_off_first() {
     // The mask is that of the 64-bit stub, which may leave them on.
     for path in [compat::<Baseline>(), compat::<Everything>()].concat() {
         assert_eq!(path[0].mnemonic(), Mnemonic::Cli);
+    }
+}
+
+#[test]
+fn syscall_from_32_bit_code_keeps_32_bits_of_rip_and_rsp() {
+    for path in [compat::<Baseline>(), compat::<Everything>()].concat() {
+        let push = first_of(&path, Mnemonic::Push).unwrap();
+        let truncates_rip = |i: &Instruction| {
+            (i.mnemonic(), i.op0_register(), i.op1_register()) == (Mnemonic::Mov, Register::ECX, Register::ECX)
+        };
+        let truncates_rsp = |i: &Instruction| {
+            let is_zero = i.op1_kind() == iced_x86::OpKind::Immediate32 && i.immediate32() == 0;
+            is_zero && uses_header(i, PerCpuHeader::SCRATCH_RSP + 4)
+        };
+        assert!(first(&path[..push], truncates_rip).is_some());
+        assert!(first(&path[..push], truncates_rsp).is_some());
     }
 }
 

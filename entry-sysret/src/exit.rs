@@ -29,7 +29,8 @@ impl<R> fmt::Debug for SysretOrIret<R> {
     }
 }
 
-/// Leaves by IRET always. What SYSRET gains is measured against this.
+/// Leaves by IRET always: for a kernel that leaves SYSCALL off, where SYSRET is #UD; and what SYSRET gains is measured
+/// against it.
 pub struct IretOnly<R>(PhantomData<R>);
 
 impl<R> fmt::Debug for IretOnly<R> {

@@ -16,10 +16,13 @@ use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOn, TrapFrame};
 
+use crate::device::apic;
 use crate::entry::code32;
 use crate::experiment;
+use crate::guard::guard;
 use crate::memory::layout::index;
 use crate::println;
 
@@ -220,10 +223,23 @@ fn other_entry(frame: &TrapFrame, irq: IrqOn) -> Outcome {
 #[cold]
 #[inline(never)]
 fn other_call(frame: &TrapFrame, irq: IrqOn) -> Outcome {
+    refuse_devices(frame);
     match frame.entry_kind() {
         Some(EntryKind::Sysenter32 | EntryKind::Syscall32) => compat::call(frame, irq),
         _ if frame.cs() == code32() => compat::call(frame, irq),
         _ => beyond_table(frame, frame.rax(), irq),
+    }
+}
+
+/// Ends the machine if the program did not call: no device is given the vector of INT 0x80, and one that raises it all the
+/// same interrupts a program with the very frame of a call.
+fn refuse_devices(frame: &TrapFrame) {
+    let is_raised = frame.entry_kind() == Some(EntryKind::Int80) && apic::is_in_service(Vector::INT80.0);
+    if guard!("call-raised-by-a-device", is_raised) {
+        panic!(
+            "{} was raised by a device, and is the system call's\n{frame}",
+            Vector::INT80
+        );
     }
 }
 

@@ -10,7 +10,9 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, TrapFrame};
+use example_os::device::apic;
 use example_os::entry::{self, PerCpu};
 use example_os::harness::Suite;
 
@@ -167,7 +169,7 @@ example_os::tests! { Machine;
         let before = PerCpu::current(&machine.irq).nmis();
         for _ in 0..3 {
             VECTOR.store(NONE, Ordering::Relaxed);
-            example_os::device::apic::send_nmi_to_self();
+            apic::send_nmi_to_self();
             while VECTOR.load(Ordering::Relaxed) == NONE {
                 core::hint::spin_loop();
             }
@@ -175,6 +177,32 @@ example_os::tests! { Machine;
             assert!(distance() > NEAR);
         }
         assert_eq!(PerCpu::current(&machine.irq).nmis(), before + 3);
+    }
+
+    fn machine_check_has_a_stack_of_its_own_and_returns(_machine) {
+        // No emulator raises one by itself. INT 18 in the kernel takes the same gate, and #MC pushes no error code either.
+        for _ in 0..3 {
+            expect(0);
+            // SAFETY: the hook ignores it.
+            unsafe { asm!("int 18") };
+            assert_eq!(VECTOR.load(Ordering::Relaxed), 18);
+            assert_eq!(KIND.load(Ordering::Relaxed), EntryKind::Paranoid as u64);
+            assert!(distance() > NEAR);
+        }
+    }
+
+    fn a_device_that_raises_the_system_calls_vector_makes_no_call(_machine) {
+        expect(0);
+        apic::send_to_self(Vector::INT80.0);
+        // SAFETY: nothing else raises interrupts here.
+        unsafe { asm!("sti", "nop", "nop", "cli") };
+        // The stub's frame is that of a system call; what is made of it is an interrupt.
+        assert_eq!(VECTOR.load(Ordering::Relaxed), u64::from(Vector::INT80.0));
+        assert_eq!(KIND.load(Ordering::Relaxed), EntryKind::Int80 as u64);
+        assert!(apic::is_in_service(Vector::INT80.0));
+        apic::eoi();
+        assert!(!apic::is_in_service(Vector::INT80.0));
+        assert!(distance() < NEAR);
     }
 
     fn double_fault_has_a_stack_of_its_own(_machine) {

@@ -11,7 +11,10 @@
 #[path = "process/program.rs"]
 mod program;
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use entry_core::vector::Vector;
+use entry_core::windows::{self, flags};
 use entry_core::{IrqOff, TrapFrame};
 use example_os::boot;
 use example_os::device::apic;
@@ -20,7 +23,7 @@ use example_os::harness::is_bochs;
 use example_os::memory::USER_LIMIT;
 use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
-use program::{Machine, STACK_TOP, program};
+use program::{DATA, Machine, STACK_TOP, program};
 
 /// A program did what it was to do.
 const FINE: WaitStatus = WaitStatus::exited(0);
@@ -38,11 +41,18 @@ const SIGPIPE: u8 = 13;
 /// NT, AC, DF, ID and the arithmetic flags.
 const LOUD_FLAGS: u32 = 0x4000 | 0x4_0000 | 0x400 | 0x20_0000 | 0x8d5;
 
+/// RFLAGS as they were in the handler of UD2.
+static HANDLERS_FLAGS: AtomicU64 = AtomicU64::new(0);
+
 /// Skips UD2, which would end a program.
-const fn skip_ud2(frame: &mut TrapFrame) -> bool {
+fn skip_ud2(frame: &mut TrapFrame) -> bool {
     if frame.vector() != Vector::INVALID_OPCODE.0 {
         return false;
     }
+    let flags: u64;
+    // SAFETY: what is pushed is popped.
+    unsafe { core::arch::asm!("pushfq", "pop {}", out(reg) flags) };
+    HANDLERS_FLAGS.store(flags, Ordering::Relaxed);
     frame.set_rip(frame.rip() + 2);
     true
 }
@@ -66,6 +76,31 @@ fn on_nmi(frame: &mut TrapFrame) -> bool {
         _ => {}
     }
     apic::timer_nmi(100_000);
+    true
+}
+
+/// Breakpoints that came in user mode, and in the windows of the stubs.
+static USER_BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
+static KERNEL_BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
+
+fn count_breakpoints(frame: &mut TrapFrame) -> bool {
+    const BREAKPOINT_0: u64 = 1;
+    if frame.vector() != Vector::DEBUG.0 || frame.error_code() & BREAKPOINT_0 == 0 {
+        return false;
+    }
+    let window = windows::find(frame.rip()).map_or(0, windows::Window::flags);
+    let counter = if frame.is_user() {
+        &USER_BREAKPOINTS
+    } else {
+        // The very first instruction: nothing is the kernel's yet.
+        assert_eq!(
+            window & (flags::USER_GS | flags::USER_RSP),
+            flags::USER_GS | flags::USER_RSP,
+            "{frame}"
+        );
+        &KERNEL_BREAKPOINTS
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
     true
 }
 
@@ -147,6 +182,38 @@ example_os::tests! { Machine;
         let status = machine.run(code);
         entry::set_kernel_hook(None);
         assert_eq!(status, FINE);
+        // TF, IF, DF and NT; and AC, where it means something to the kernel.
+        let alignment_check = if boot::cpu::features().smap { 0x4_0000 } else { 0 };
+        assert_eq!(HANDLERS_FLAGS.load(Ordering::Relaxed) & (0x4700 | alignment_check), 0);
+    }
+
+    #[should_panic = "interrupt 0x80 was raised by a device"]
+    fn a_device_that_raises_the_system_calls_vector_ends_the_machine(machine) {
+        apic::timer_one_shot(Vector::INT80.0, 1_000_000);
+        // RAX is the number of a call that INT 0x80 offers.
+        let status = machine.run(program!("mov eax, 0x4558", "xor edi, edi", "mov ecx, 100000000", "4:", "loop 4b", "ud2"));
+        panic!("it ended with {status:?}");
+    }
+
+    fn a_data_breakpoint_that_mov_ss_holds_back_does_no_harm(machine) {
+        // Whether it is held back until the kernel's first instruction, the emulator decides; TCG raises it at once.
+        let code = program!(
+            "mov word ptr [0x500000], 0x23", "mov eax, 110", "mov ss, word ptr [0x500000]", "syscall",
+            "xor edi, edi", "test rax, rax", "sets dil", "mov eax, 60", "syscall", "ud2",
+        );
+        for counter in [&USER_BREAKPOINTS, &KERNEL_BREAKPOINTS] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        entry::set_kernel_hook(Some(count_breakpoints));
+        // SAFETY: reads and writes of two bytes at a user address, and the hook answers.
+        unsafe { core::arch::asm!("mov dr0, {}", "mov dr7, {}", in(reg) DATA, in(reg) 0x7_0401_u64, options(nostack)) };
+        let status = machine.run(code);
+        // SAFETY: no breakpoint is enabled.
+        unsafe { core::arch::asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack)) };
+        entry::set_kernel_hook(None);
+        assert_eq!(status, FINE);
+        let counts = [&USER_BREAKPOINTS, &KERNEL_BREAKPOINTS].map(|counter| counter.load(Ordering::Relaxed));
+        assert_eq!(counts, if is_bochs() { [1, 1] } else { [2, 0] });
     }
 
     fn trap_flag_at_int80_or_an_exception_traps_the_program(machine) {

@@ -1,6 +1,6 @@
 //! Events with stacks of their own that interrupt each other: what is allowed, and that the rest is noticed.
 //!
-//! Runs on TCG with any CPU model. An event at the very last instructions of another is the sweeps' business.
+//! Runs on TCG with any CPU model, and on Bochs.
 #![no_std]
 #![no_main]
 #![feature(custom_test_frameworks)]
@@ -100,6 +100,50 @@ fn step_in_step(frame: &mut TrapFrame) -> bool {
     true
 }
 
+/// Where the stub of NMIs leaves, once [`step_to_the_end`] has seen it.
+static END: AtomicU64 = AtomicU64::new(0);
+
+/// Steps through the rest of an NMI, and finds the instruction that ends it.
+fn step_to_the_end(frame: &mut TrapFrame) -> bool {
+    const IRETQ: [u8; 2] = [0x48, 0xcf];
+    count(frame);
+    if Vector(frame.vector()) == Vector::NMI {
+        // SAFETY: the hook answers the traps. TF stays set until the stub's IRETQ.
+        unsafe { asm!("pushfq", "or dword ptr [rsp], 0x100", "popfq") };
+        return true;
+    }
+    let code = core::ptr::with_exposed_provenance::<[u8; 2]>(usize::try_from(frame.rip()).unwrap());
+    // SAFETY: the kernel executes there, and more than two bytes follow.
+    if unsafe { code.read() } == IRETQ {
+        END.store(frame.rip(), Ordering::Relaxed);
+    }
+    true
+}
+
+/// Sets DR0 and DR7: an instruction breakpoint, or none.
+fn set_breakpoint(at: u64) {
+    const ON: u64 = 0x402;
+    const OFF: u64 = 0x400;
+    let control = if at == 0 { OFF } else { ON };
+    // SAFETY: whoever sets one has a hook that answers it.
+    unsafe { asm!("mov dr0, {}", "mov dr7, {}", in(reg) at, in(reg) control, options(nostack)) };
+}
+
+/// An NMI that is raised when nothing but the last instruction of another is left to do. NMIs are blocked till then: there
+/// was no IRET before that of the breakpoint, which is at that very instruction.
+fn nmi_at_the_end(frame: &mut TrapFrame) -> bool {
+    count(frame);
+    match Vector(frame.vector()) {
+        Vector::DEBUG => {
+            set_breakpoint(0);
+            apic::send_nmi_to_self();
+        }
+        _ if NMIS.load(Ordering::Relaxed) == 1 => set_breakpoint(END.load(Ordering::Relaxed)),
+        _ => panic!("the frame of the first NMI is gone"),
+    }
+    true
+}
+
 fn hook(hook: entry::KernelHook) {
     for counter in [&NMIS, &DEBUGS, &BREAKPOINTS] {
         counter.store(0, Ordering::Relaxed);
@@ -129,6 +173,15 @@ example_os::tests! { Machine;
     #[should_panic = "NMI on its own stack while another was being handled"]
     fn an_nmi_in_an_nmi_after_an_iret_is_noticed(_machine) {
         hook(nmi_after_iret);
+        nmi();
+    }
+
+    #[should_panic = "NMI on its own stack while another was being handled"]
+    fn an_nmi_at_the_last_instruction_of_an_nmi_is_noticed(_machine) {
+        hook(step_to_the_end);
+        nmi();
+        assert_ne!(END.load(Ordering::Relaxed), 0);
+        hook(nmi_at_the_end);
         nmi();
     }
 

@@ -24,8 +24,8 @@ pub(crate) const DEFAULT_CPU: &str = "Skylake-Client";
 /// The other vendor, for tests.
 pub(crate) const AMD_CPU: &str = "EPYC";
 
-/// A model without SMAP and other late features, for tests of the entry paths.
-pub(crate) const PLAIN_CPU: &str = "Haswell";
+/// A model without SMAP, FSGSBASE and other late features, for tests of the entry paths.
+pub(crate) const PLAIN_CPU: &str = "Nehalem";
 
 /// What runs the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

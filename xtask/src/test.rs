@@ -22,7 +22,14 @@ use crate::setup::{Need, Setup};
 use crate::workspace::Workspace;
 
 /// Images whose stubs depend on what the CPU has: they boot on a model that has next to nothing, too.
-const ON_A_PLAIN_CPU_TOO: [&str; 4] = ["entry_exceptions", "entry_user", "kpti", "nested"];
+const ON_A_PLAIN_CPU_TOO: [&str; 6] = [
+    "boot",
+    "entry_exceptions",
+    "entry_int80",
+    "entry_user",
+    "kpti",
+    "nested",
+];
 
 /// Images whose interrupts have to come after any instruction: boundaries are hit by counting instructions.
 pub(crate) fn counts_instructions(image: &str) -> bool {
@@ -59,7 +66,7 @@ const LONGER: u32 = 10;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Images boot on an Intel and on an AMD model of QEMU, those of entry and exit also on both of Bochs,
-some on one without SMAP; with --cpu only on that one of QEMU. The disc of `iso` boots by BIOS, by
+some on one without SMAP and FSGSBASE; with --cpu only on that one of QEMU. The disc of `iso` boots by BIOS, by
 UEFI and in Bochs.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {

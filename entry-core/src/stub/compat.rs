@@ -2,6 +2,7 @@
 
 use crate::entry_window;
 use crate::frame::EntryKind;
+use crate::guard::{guard, stop};
 use crate::kernel::{Exit, Kernel, Options, Tracking};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
@@ -56,7 +57,9 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
     core::arch::naked_asm!(
         // GS base is the user's, RSP is the user's. Interrupts may be on: there is one mask for both stubs of SYSCALL.
         "2:",
+        ".if {interrupts_off}",
         "cli",
+        ".endif",
         "15:",
         "swapgs",
         // GS base is the kernel's.
@@ -67,8 +70,10 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         "mov rsp, gs:[{stack}]",
         "4:",
         // RSP is a kernel stack. EIP and ESP have 32 bits; the rest is whatever the CPU left.
+        ".if {upper_halves}",
         "mov ecx, ecx",
         "mov dword ptr gs:[{scratch} + 4], 0",
+        ".endif",
         push_user_stack!(),
         push_syscall_image!(),
         push_registers!(),
@@ -76,11 +81,13 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         "mov rdi, rsp",
         "call {handler}",
         "jmp {leave}",
-        "int3",
+        stop!(),
         entry_window!("2b", "15b", "{user_both_irqs_on}"),
         entry_window!("15b", "3b", "{user_both}"),
         entry_window!("3b", "14b", "{user_rsp}"),
         entry_window!("14b", "4b", "{kernel_tables}"),
+        interrupts_off = const guard!("compat-interrupts-off", true) as usize,
+        upper_halves = const guard!("compat-upper-halves", true) as usize,
         scratch = const PerCpuHeader::SCRATCH_RSP,
         stack = const PerCpuHeader::KERNEL_STACK,
         ss = const K::LAYOUT.user_data().bits(),
@@ -88,11 +95,11 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         cs = const K::LAYOUT.sysret_base().bits(),
         kind = const EntryKind::Syscall32.word(0),
         kpti = const O::KPTI as usize,
-        ibrs = const O::IBRS as usize,
+        ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
         kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
-        clear = const O::CLEAR as usize,
+        clear = const guard!("clear-registers", O::CLEAR) as usize,
         user_both_irqs_on = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>() | interruptible::<K, O>(),
         user_both = const flags::USER_GS | flags::USER_RSP | user_cr3::<O>(),
         user_rsp = const flags::USER_RSP | user_cr3::<O>(),

@@ -1,6 +1,7 @@
 //! The exceptions of boot: before there is a per-CPU header, a TSS or user mode.
 
 use crate::frame::{EntryKind, TrapFrame};
+use crate::guard::{guard, stop};
 use crate::stub::push_registers;
 use crate::vector::{ERROR_CODE_MASK, EXCEPTIONS, SLOT_BYTES};
 
@@ -79,11 +80,14 @@ pub unsafe extern "sysv64" fn early_stubs<K: EarlyKernel>() -> ! {
         ".set entry_vector, entry_vector + 1",
         ".endr",
         "3:",
+        ".if {direction}",
         "cld",
+        ".endif",
         push_registers!(),
         "mov rdi, rsp",
         "call {report}",
-        "int3",
+        stop!(),
+        direction = const guard!("clear-direction", true) as usize,
         vectors = const EXCEPTIONS.len(),
         errors = const ERROR_CODE_MASK,
         slot = const SLOT_BYTES,

@@ -1,9 +1,14 @@
 //! What follows a vector's slot: exceptions, maskable interrupts and INT 0x80.
 
 use crate::frame::TrapFrame;
+use crate::guard::{guard, stop};
 use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::{PerCpuHeader, SplitTables};
+#[cfg(not(ablate = "system-call-of-a-device"))]
+use crate::stub::kernel_interrupt as interrupt_on_the_system_calls_vector;
+#[cfg(ablate = "system-call-of-a-device")]
+use crate::stub::soft_system_call as interrupt_on_the_system_calls_vector;
 use crate::stub::{
     kernel_exception, kernel_interrupt, move_to_thread_stack, pop_registers, push_registers, restore_rax,
     restrict_speculation, soft_system_call, user_exception, user_interrupt, user_page_fault,
@@ -26,7 +31,7 @@ pub(super) const fn user_cr3_bits<O: Options>() -> u64 {
 /// the user's then, and never goes back to that IRETQ.
 macro_rules! find_kernel_tables {
     () => {
-        ".if {kpti}
+        ".if {finds_tables}
          mov rax, cr3
          test eax, {user_root}
          jz 6f
@@ -50,9 +55,9 @@ macro_rules! go_on_with_user_event {
             restrict_speculation!(),
             "\nmov rdi, rsp
              call {user}
-             jmp {leave}
-             int3
-             4:"
+             jmp {leave}\n",
+            stop!(),
+            "\n4:"
         )
     };
 }
@@ -95,7 +100,9 @@ macro_rules! common {
         #[unsafe(link_section = ".entry.text")]
         pub(super) unsafe extern "sysv64" fn $name<K: Kernel, O: Options>() -> ! {
             core::arch::naked_asm!(
+                ".if {direction}",
                 "cld",
+                ".endif",
                 ".if {smap}",
                 "clac",
                 ".endif",
@@ -120,7 +127,7 @@ macro_rules! common {
                 "test eax, eax",
                 "jg {leave_by_iret}",
                 "jmp {leave}",
-                "int3",
+                stop!(),
                 // From the kernel: GS base was the kernel's all along, or IRETQ to user mode faulted.
                 "3:",
                 ".if {lfence}",
@@ -133,21 +140,23 @@ macro_rules! common {
                 $then!(),
                 pop_registers!(),
                 "iretq",
-                "int3",
+                stop!(),
                 cs = const CS,
-                smap = const O::SMAP as usize,
-                lfence = const O::LFENCE as usize,
-                clear = const O::CLEAR as usize,
+                direction = const guard!("clear-direction", true) as usize,
+                smap = const guard!("clear-alignment-check", O::SMAP) as usize,
+                lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
+                clear = const guard!("clear-registers", O::CLEAR) as usize,
                 kpti = const O::KPTI as usize,
-                ibrs = const O::IBRS as usize,
+                ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
                 scratch_rax = const PerCpuHeader::SCRATCH_RAX,
                 stack = const PerCpuHeader::KERNEL_STACK,
                 kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
                 spec_ctrl = const SpecCtrl::NUMBER,
                 kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
+                finds_tables = const guard!("iret-fault-tables", O::KPTI) as usize,
                 user_root = const SplitTables::USER_ROOT,
                 kernel_bits = const (!user_cr3_bits::<O>()).cast_signed(),
-                pcid = const O::PCID as usize,
+                pcid = const !guard!("no-flush-without-pcid", !O::PCID) as usize,
                 user = sym $user::<K>,
                 kernel = sym $kernel::<$($parameter),*>,
                 leave = sym <K::Exit as Exit>::leave::<O>,
@@ -176,5 +185,5 @@ common! {
     /// INT 0x80. **Reached by** its slot, which pushed the original RAX where an exception has its error code. A frame
     /// whose CS is the kernel's can only come from a device or another CPU that was given the vector; it is
     /// treated as the interrupt it is, and never as a system call.
-    system_call_common, soft_system_call, kernel_interrupt<K>, go_back
+    system_call_common, soft_system_call, interrupt_on_the_system_calls_vector<K>, go_back
 }

@@ -1,5 +1,6 @@
 //! The least that SYSCALL and SYSRET can be, for comparison.
 
+use crate::guard::stop;
 use crate::percpu::PerCpuHeader;
 
 /// Switches GS and the stack, puts zero into RAX, and goes back. **For measuring only**: it tests nothing, so it has the
@@ -27,7 +28,7 @@ pub unsafe extern "sysv64" fn syscall_floor() -> ! {
         "mov rsp, gs:[{scratch}]",
         "swapgs",
         "sysretq",
-        "int3",
+        stop!(),
         scratch = const PerCpuHeader::SCRATCH_RSP,
         stack = const PerCpuHeader::KERNEL_STACK,
     )

@@ -1,7 +1,7 @@
 //! SYSCALL with interrupts left on, and the interrupts that suit it.
 
 use crate::frame::{EntryKind, TrapFrame};
-use crate::guard::guard;
+use crate::guard::{guard, stop};
 use crate::irq::{IrqOff, IrqOn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
 use crate::percpu::PerCpuHeader;
@@ -114,16 +114,24 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         // RSP is the frame.
         "5:",
         // Why here and not in Rust: between the test for work and SYSRET only this stub knows what an interrupt may do.
+        ".if {tests_work}",
         "cmp dword ptr gs:[{work}], 0",
         "jne 8f",
+        ".endif",
+        ".if {tests_kind}",
         "cmp qword ptr [rsp + {kind_word}], {kind}",
         "jne 8f",
+        ".endif",
         "mov rcx, [rsp + {frame_rip}]",
+        ".if {tests_rip}",
         "bt rcx, {limit}",
         "jc 8f",
+        ".endif",
         "mov r11, [rsp + {frame_rflags}]",
+        ".if {tests_flags}",
         "test r11d, {not_plain}",
         "jnz 8f",
+        ".endif",
         crate::pop_frame_registers!(),
         "mov rsp, [rsp + {rsp}]",
         // RSP is the user's.
@@ -132,7 +140,7 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         "6:",
         "sysretq",
         "7:",
-        "int3",
+        stop!(),
         // The way of all other frames, with interrupts off.
         "8:",
         "cli",
@@ -140,13 +148,17 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         "mov rdi, rsp",
         "call {slow}",
         "jmp {leave}",
-        "int3",
+        stop!(),
         entry_window!("2b", "3b", "{user_both}"),
         entry_window!("3b", "4b", "{user_rsp}"),
         entry_restart_window!("5b", "6b", "{user_rsp}", "5b"),
         entry_restart_window!("6b", "7b", "{user_both}", "5b"),
         user_both = const flags::USER_GS | flags::USER_RSP | flags::IRQS_ON,
         user_rsp = const flags::USER_RSP | flags::IRQS_ON,
+        tests_work = const guard!("irqs-on-work", true) as usize,
+        tests_kind = const guard!("irqs-on-kind", true) as usize,
+        tests_rip = const guard!("irqs-on-rip", true) as usize,
+        tests_flags = const guard!("irqs-on-flags", true) as usize,
         scratch = const PerCpuHeader::SCRATCH_RSP,
         stack = const PerCpuHeader::KERNEL_STACK,
         work = const PerCpuHeader::WORK,
@@ -159,7 +171,7 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         rsp = const TrapFrame::RSP - TrapFrame::POPPED,
         limit = const FIRST_NON_USER_BIT,
         not_plain = const NOT_LEAN,
-        clear = const O::CLEAR as usize + no_kpti::<O>(),
+        clear = const guard!("clear-registers", O::CLEAR) as usize + no_kpti::<O>(),
         handler = sym system_call_irqs_on::<K>,
         slow = sym finish_with_interrupts_off::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
@@ -268,7 +280,9 @@ macro_rules! ist_common {
         #[unsafe(link_section = ".entry.text")]
         pub(super) unsafe extern "sysv64" fn $name<K: IrqsOnKernel, O: Options>() -> ! {
             core::arch::naked_asm!(
+                ".if {direction}",
                 "cld",
+                ".endif",
                 ".if {smap}",
                 "clac",
                 ".endif",
@@ -287,7 +301,7 @@ macro_rules! ist_common {
                 "mov rdi, rsp",
                 "call {user}",
                 "jmp {leave}",
-                "int3",
+                stop!(),
                 "3:",
                 ".if {lfence}",
                 "lfence",
@@ -304,11 +318,12 @@ macro_rules! ist_common {
                 "4:",
                 crate::stub::pop_registers!(),
                 "iretq",
-                "int3",
+                stop!(),
                 cs = const CS,
-                smap = const O::SMAP as usize,
-                lfence = const O::LFENCE as usize,
-                clear = const O::CLEAR as usize,
+                direction = const guard!("clear-direction", true) as usize,
+                smap = const guard!("clear-alignment-check", O::SMAP) as usize,
+                lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
+                clear = const guard!("clear-registers", O::CLEAR) as usize,
                 kpti = const no_kpti::<O>(),
                 kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
                 scratch_rax = const PerCpuHeader::SCRATCH_RAX,

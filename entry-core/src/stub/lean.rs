@@ -2,6 +2,7 @@
 
 use crate::entry_window;
 use crate::frame::{EntryKind, TrapFrame};
+use crate::guard::{guard, stop};
 use crate::irq::IrqOff;
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking};
 use crate::msr::{Register, SpecCtrl};
@@ -176,8 +177,10 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "call {handler}",
         // RAX is the result, interrupts are off by the proof that it carries.
         // Why here and not in Rust: these three tests are what the lean path saves the frame for.
+        ".if {tests_work}",
         "cmp dword ptr gs:[{work}], 0",
         "jne 8f",
+        ".endif",
         ".if {ibrs}",
         "mov r8, rax",
         "mov ecx, {spec_ctrl}",
@@ -198,10 +201,14 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "mov rdi, [rsp + 48]",
         "mov r11, [rsp + 56]",
         "mov rcx, [rsp + 64]",
+        ".if {tests_rip}",
         "bt rcx, {limit}",
         "jc 8f",
+        ".endif",
+        ".if {tests_flags}",
         "test r11d, {not_lean}",
         "jnz 8f",
+        ".endif",
         ".if {kpti}",
         "mov rsp, gs:[{user_cr3}]",
         // RSP is no stack.
@@ -224,7 +231,7 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         ".endif",
         "sysretq",
         "7:",
-        "int3",
+        stop!(),
         ".if {verw}",
         ".balign 2",
         "9:",
@@ -259,13 +266,16 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "mov rdi, rsp",
         "call {slow}",
         "jmp {leave}",
-        "int3",
+        stop!(),
         entry_window!("2b", "3b", "{user_both}"),
         entry_window!("3b", "14b", "{user_rsp}"),
         entry_window!("14b", "4b", "{kernel_tables}"),
         entry_window!("12b", "13b", "{kernel_tables}"),
         entry_window!("13b", "6b", "{user_rsp}"),
         entry_window!("6b", "7b", "{user_both}"),
+        tests_work = const guard!("lean-work", true) as usize,
+        tests_rip = const guard!("lean-rip", true) as usize,
+        tests_flags = const guard!("lean-flags", true) as usize,
         scratch = const PerCpuHeader::SCRATCH_RSP,
         scratch_rax = const PerCpuHeader::SCRATCH_RAX,
         stack = const PerCpuHeader::KERNEL_STACK,
@@ -276,10 +286,10 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         cs = const K::LAYOUT.user_code64().bits(),
         kind = const EntryKind::Syscall64.word(0),
         kpti = const O::KPTI as usize,
-        verw = const O::VERW as usize,
+        verw = const guard!("clear-buffers", O::VERW) as usize,
         user_cr3 = const PerCpuHeader::USER_CR3,
         user_spec_ctrl = const PerCpuHeader::USER_SPEC_CTRL,
-        ibrs = const O::IBRS as usize,
+        ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
         kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,

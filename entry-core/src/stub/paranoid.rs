@@ -1,6 +1,7 @@
 //! NMI, #MC, #DB and #DF: events that arrive between any two instructions, with GS and RSP whoever's they are.
 
 use crate::frame::TrapFrame;
+use crate::guard::{guard, stop};
 use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{GsBase, Register, SpecCtrl};
 use crate::percpu::{IST_DEPTH, PerCpuHeader, SplitTables};
@@ -57,7 +58,9 @@ const DEPTH: usize = TrapFrame::SIZE + IST_DEPTH;
 #[unsafe(link_section = ".entry.text")]
 pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() -> ! {
     core::arch::naked_asm!(
+        ".if {direction}",
         "cld",
+        ".endif",
         ".if {smap}",
         "clac",
         ".endif",
@@ -80,14 +83,16 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         "mov rdi, rsp",
         "call {user}",
         "jmp {leave}",
-        "int3",
+        stop!(),
         // From ring 0: GS base is anybody's, and so is CR3.
         "3:",
         push_registers!(),
         // R12D becomes 1 if the stack was in use: it was not marked free, or that was the last thing done, up to the
         // IRETQ with the frame that is gone now. RIP is compared because RSP alone could be a user's, in a window.
         "mov r12d, [rsp + {depth}]",
+        ".if {marks_use}",
         "mov dword ptr [rsp + {depth}], 1",
+        ".endif",
         "lea rcx, [rsp + {last_rsp}]",
         "cmp [rsp + {rsp}], rcx",
         "jne 9f",
@@ -102,7 +107,9 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         ".endif",
         "jmp 9f",
         "8:",
+        ".if {knows_the_end}",
         "mov r12d, 1",
+        ".endif",
         "9:",
         ".if {kpti}",
         // R14 is the CR3 that was found.
@@ -114,14 +121,18 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         ".if {pcid}",
         "bts rax, 63",
         ".endif",
+        ".if {finds_tables}",
         "mov cr3, rax",
+        ".endif",
         "6:",
         // The tables are the kernel's.
         ".endif",
         "mov rdi, [rsp + {size}]", // the header's address, above the CPU's frame
         ".if {fsgsbase}",
         "rdgsbase rbx",
+        ".if {finds_gs}",
         "wrgsbase rdi",
+        ".endif",
         // GS base is the kernel's; RBX is what it was.
         "lfence",
         ".else",
@@ -131,9 +142,11 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         "or rax, rdx",
         "xor ebx, ebx",
         "cmp rax, rdi",
+        ".if {finds_gs}",
         "je 4f",
         "swapgs",
         "inc ebx",
+        ".endif",
         "4:",
         // GS base is the kernel's; EBX says whether it was swapped.
         ".if {lfence}",
@@ -157,7 +170,8 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         "xor edx, edx",
         "wrmsr",
         ".endif",
-        ".if {fsgsbase}",
+        ".if {puts_gs_back} == 0",
+        ".elseif {fsgsbase}",
         "wrgsbase rbx",
         ".else",
         "test ebx, ebx",
@@ -172,7 +186,9 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         ".if {pcid}",
         "bts r14, 63",
         ".endif",
+        ".if {puts_tables_back}",
         "mov cr3, r14",
+        ".endif",
         "6:",
         // And so is CR3.
         ".endif",
@@ -184,11 +200,11 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         ".endif",
         "7:",
         "iretq",
-        "int3",
+        stop!(),
         // There is nothing to return to.
         "15:",
         "call {nested}",
-        "int3",
+        stop!(),
         ".if {verw}",
         ".balign 2",
         "13:",
@@ -212,14 +228,21 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
         verw_selector = const K::LAYOUT.kernel_data().bits(),
-        smap = const O::SMAP as usize,
+        direction = const guard!("clear-direction", true) as usize,
+        marks_use = const guard!("paranoid-stack-in-use", true) as usize,
+        knows_the_end = const guard!("paranoid-last-instruction", true) as usize,
+        finds_gs = const guard!("paranoid-gs", true) as usize,
+        puts_gs_back = const guard!("paranoid-gs-back", true) as usize,
+        finds_tables = const guard!("paranoid-tables", true) as usize,
+        puts_tables_back = const guard!("paranoid-tables-back", true) as usize,
+        smap = const guard!("clear-alignment-check", O::SMAP) as usize,
         fsgsbase = const O::FSGSBASE as usize,
-        lfence = const O::LFENCE as usize,
-        clear = const O::CLEAR as usize,
+        lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
+        clear = const guard!("clear-registers", O::CLEAR) as usize,
         kpti = const O::KPTI as usize,
-        pcid = const O::PCID as usize,
-        verw = const O::VERW as usize,
-        ibrs = const O::IBRS as usize,
+        pcid = const !guard!("no-flush-without-pcid", !O::PCID) as usize,
+        verw = const guard!("clear-buffers", O::VERW) as usize,
+        ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
         user = sym user_paranoid::<K>,
         kernel = sym kernel_paranoid::<K>,
         nested = sym nested_paranoid::<K>,

@@ -2,6 +2,7 @@
 
 use crate::entry_window;
 use crate::frame::{EntryKind, TrapFrame};
+use crate::guard::{guard, stop};
 use crate::kernel::{Exit, Kernel, Options};
 use crate::msr::{Register, SpecCtrl};
 use crate::percpu::PerCpuHeader;
@@ -60,7 +61,7 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
         "call {handler}",
         // EAX is the way to leave by, RSP is the frame.
         "jmp {leave}",
-        "int3",
+        stop!(),
         entry_window!("2b", "3b", "{user_both}"),
         entry_window!("3b", "14b", "{user_rsp}"),
         entry_window!("14b", "4b", "{kernel_tables}"),
@@ -73,11 +74,11 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
         cs = const K::LAYOUT.user_code64().bits(),
         kind = const EntryKind::Syscall64.word(0),
         kpti = const O::KPTI as usize,
-        ibrs = const O::IBRS as usize,
+        ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
         kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
         spec_ctrl = const SpecCtrl::NUMBER,
         kernel_spec_ctrl = const PerCpuHeader::KERNEL_SPEC_CTRL,
-        clear = const O::CLEAR as usize,
+        clear = const guard!("clear-registers", O::CLEAR) as usize,
         handler = sym system_call::<K>,
         leave = sym <K::Exit as Exit>::leave::<O>,
     )

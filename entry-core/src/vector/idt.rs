@@ -104,7 +104,7 @@ impl GateDescriptor {
     ///
     /// [`GateError::BadHandler`] for address 0, [`GateError::BadCodeSelector`].
     pub const fn new(handler: u64, code: Selector, ist: Option<Ist>, privilege: Privilege) -> Result<Self, GateError> {
-        if handler == 0 {
+        if guard!("null-handler", handler == 0) {
             return Err(GateError::BadHandler { address: handler });
         }
         if guard!(
@@ -258,8 +258,10 @@ impl Idt {
 
     /// Makes `vector` the system call's: DPL 3 and a stub of its own, no IST.
     ///
-    /// The vector must not be given to any device, and its stub has to see to it that it was entered by INT n: an
-    /// interrupt on the same vector leaves the same frame.
+    /// The vector must not be given to any device: an interrupt on it leaves the same frame as INT n. One that arrives in
+    /// the kernel is told by its CS, and the stubs make an interrupt of it; one that hits a program is not. A kernel that
+    /// can't trust its devices, or its hypervisor, asks the interrupt controller whether the vector is in service, which INT n
+    /// never makes it.
     ///
     /// # Errors
     ///

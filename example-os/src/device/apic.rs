@@ -19,6 +19,8 @@ const ID: usize = 0x20;
 const TASK_PRIORITY: usize = 0x80;
 const END_OF_INTERRUPT: usize = 0xb0;
 const SPURIOUS: usize = 0xf0;
+/// The first of eight registers.
+const IN_SERVICE: usize = 0x100;
 const COMMAND_LOW: usize = 0x300;
 const COMMAND_HIGH: usize = 0x310;
 const LVT_TIMER: usize = 0x320;
@@ -110,6 +112,13 @@ pub(crate) fn init() {
 #[inline(always)]
 pub fn eoi() {
     register(END_OF_INTERRUPT).write(0);
+}
+
+/// Whether an interrupt of this vector has been delivered and not been ended: INT n delivers none.
+#[must_use]
+pub fn is_in_service(vector: u8) -> bool {
+    let number = usize::from(vector);
+    register(IN_SERVICE + number / 32 * 16).read() >> (number % 32) & 1 == 1
 }
 
 /// Raises `vector` once, after `count` bus clocks.
