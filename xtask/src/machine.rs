@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::error::{Error, Result};
 use crate::toolchain::query;
@@ -246,6 +247,14 @@ pub(crate) struct Machine {
     pub(crate) clock: Clock,
     /// Log each instruction executed in these ranges to standard error; empty for no log.
     pub(crate) logged: Vec<Range<u64>>,
+    /// The host's CPU on which the emulator stays; any if there is none.
+    pub(crate) on_cpu: Option<usize>,
+}
+
+/// The last CPU that this program may use: the first ones serve most of the devices.
+pub(crate) fn last_cpu() -> Option<usize> {
+    let allowed = sched_getaffinity(None).ok()?;
+    (0..CpuSet::MAX_CPU).rev().find(|&number| allowed.is_set(number))
 }
 
 impl Machine {
@@ -343,6 +352,7 @@ mod tests {
             },
             clock: Clock::Instructions,
             logged: Vec::new(),
+            on_cpu: None,
         }
     }
 
@@ -364,6 +374,7 @@ mod tests {
             shown(
                 &Machine {
                     logged: logged.clone(),
+                    on_cpu: None,
                     ..machine(version)
                 }
                 .command(),

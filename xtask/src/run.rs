@@ -153,6 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         },
         clock: Clock::Host,
         logged: Vec::new(),
+        on_cpu: None,
     };
     if args.machine.verbose {
         eprintln!("{}", shown(&machine.command()));

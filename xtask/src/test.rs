@@ -66,8 +66,8 @@ const LONGER: u32 = 10;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Images boot on an Intel and on an AMD model of QEMU, those of entry and exit also on both of Bochs,
-some on one without SMAP and FSGSBASE; with --cpu only on that one of QEMU. The disc of `iso` boots by BIOS, by
-UEFI and in Bochs.
+some on one without SMAP and FSGSBASE; with --cpu only on that one of QEMU. The disc of `iso`
+boots by BIOS, by UEFI and in Bochs.
 The last line is `N passed, N failed`, with `, N skipped` when tests could not run here.")]
 pub(crate) struct Args {
     /// Only tests whose name contains this; the name of an image boots that one, and runs nothing else
@@ -245,6 +245,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
                 },
                 clock: Clock::Host,
                 logged: Vec::new(),
+                on_cpu: None,
             };
             counts.add(boot_minimal(&machine, &args.machine)?);
         }
@@ -277,6 +278,7 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
                         Clock::Host
                     },
                     logged: Vec::new(),
+                    on_cpu: None,
                 };
                 if args.machine.verbose {
                     eprintln!("{}", shown(&machine.command()));

@@ -1,10 +1,10 @@
 //! Cycles of each row on the host's own CPU, where there is real virtualisation.
 //!
 //! One boot. A repeat of every row is made before the next repeat of any, and every second time in the opposite order, so
-//! that what changes with time, as a clock rate does, changes for all rows alike. The emulator is kept on one CPU, and the
-//! first repeats only warm it up. Of the others the median counts, with an interval for it; outliers are shown, not left out.
+//! that what changes with time, as a clock rate does, changes for all rows alike. The emulator, and nothing of ours besides,
+//! is kept on one CPU, and the first repeats only warm it up. Of the others the median counts, with an interval for it;
+//! outliers are shown, not left out.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use statrs::distribution::{Binomial, DiscreteCDF};
 use statrs::statistics::{Data, OrderStatistics};
 
@@ -12,7 +12,7 @@ use crate::bench::Plan;
 use crate::bench::clock::{self, Clock, Kind};
 use crate::bench::figure::{Figures, Repeat};
 use crate::build::Built;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::guest::{Ended, NoLog};
 use crate::machine::{self, Accel, Boot, Machine, Qemu};
 use crate::progress::Progress;
@@ -95,24 +95,6 @@ fn real_clock(figures: &Figures) -> std::result::Result<Clock, String> {
     }
 }
 
-/// Runs `body` with this thread and all that it starts on one CPU, whose number it gets.
-fn on_one_cpu<T>(body: impl FnOnce(usize) -> T) -> Result<T> {
-    let failed = |error: rustix::io::Errno| Error::Verdict {
-        what: format!("this program cannot choose its CPU: {error}"),
-        remedy: "use `--accel tcg`".to_owned(),
-    };
-    let before = sched_getaffinity(None).map_err(failed)?;
-    // The first ones serve most of the devices.
-    let number = (0..CpuSet::MAX_CPU).rev().find(|&number| before.is_set(number));
-    let number = number.unwrap_or(0);
-    let mut one = CpuSet::new();
-    one.set(number);
-    sched_setaffinity(None, &one).map_err(failed)?;
-    let result = body(number);
-    sched_setaffinity(None, &before).map_err(failed)?;
-    Ok(result)
-}
-
 /// The interleaved boot.
 fn boot(
     plan: &Plan,
@@ -120,7 +102,7 @@ fn boot(
     (rounds, repeats): (u32, u32),
     rows: &[&str],
     progress: &Progress,
-) -> Result<(usize, Ended, Figures)> {
+) -> Result<(Ended, Figures)> {
     let machine = Machine {
         boot: Boot {
             append: plan.interleaved_command_line(rounds, repeats, rows),
@@ -128,9 +110,7 @@ fn boot(
         },
         ..machine.clone()
     };
-    let (number, booted) = on_one_cpu(|number| (number, plan.boot(&machine, progress, &mut NoLog)))?;
-    let (ended, figures) = booted?;
-    Ok((number, ended, figures))
+    plan.boot(&machine, progress, &mut NoLog)
 }
 
 /// A field of the host's first CPU.
@@ -159,14 +139,19 @@ pub(crate) fn measure(plan: &Plan, choice: machine::AccelChoice, rows: &[&str]) 
         return Ok(None);
     }
     eprintln!("cycles from KVM ({why})");
+    let Some(number) = machine::last_cpu() else {
+        println!("no cycles: the host does not say which CPUs there are");
+        return Ok(None);
+    };
     let machine = Machine {
         accel,
+        on_cpu: Some(number),
         cpu: "host".to_owned(),
         clock: machine::Clock::Host,
         ..plan.machine.clone()
     };
     let progress = Progress::start("timing on the host's CPU");
-    let (number, _, figures) = boot(plan, &machine, (ROUNDS, REPEATS), rows, &progress)?;
+    let (_, figures) = boot(plan, &machine, (ROUNDS, REPEATS), rows, &progress)?;
     drop(progress);
     match real_clock(&figures) {
         Ok(clock) => {
@@ -230,7 +215,7 @@ pub(crate) fn rehearse(built: &Built, qemu: &Qemu, filter: Option<&str>, options
     let plan = Plan::counting(built, qemu, options);
     let (rows, repeats) = REHEARSED;
     let progress = Progress::start("timing two rows in turn");
-    let (_, ended, figures) = boot(&plan, &plan.machine, (64, repeats), &rows, &progress)?;
+    let (ended, figures) = boot(&plan, &plan.machine, (64, repeats), &rows, &progress)?;
     drop(progress);
     let wrong = wrong(&ended.lines, &figures);
     if wrong.is_empty() {
@@ -246,7 +231,6 @@ pub(crate) fn rehearse(built: &Built, qemu: &Qemu, filter: Option<&str>, options
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     /// 31 samples of one row as a CPU might give them, after three of a cold one: 100 to 104, and two that an interrupt
     /// fell into.
@@ -285,18 +269,6 @@ mod tests {
         assert_eq!(all(3).interval, (1.0, 3.0));
         assert_eq!(all(31).median.to_string(), "16");
         assert_eq!(sum_up(Vec::new()), None);
-    }
-
-    #[test]
-    fn a_program_that_is_started_stays_on_one_cpu() {
-        let (number, status) = on_one_cpu(|number| {
-            let grep = Command::new("grep")
-                .args(["Cpus_allowed_list", "/proc/self/status"])
-                .output();
-            (number, String::from_utf8(grep.unwrap().stdout).unwrap())
-        })
-        .unwrap();
-        assert_eq!(status.split_whitespace().nth(1), Some(number.to_string().as_str()));
     }
 
     #[test]

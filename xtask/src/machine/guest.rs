@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::error::{Error, Result};
 use crate::machine::{Machine, shown};
@@ -148,7 +149,22 @@ pub(crate) fn boot(
     log: &mut dyn LogSink,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Ended> {
-    watch(machine.command(), Serial::Output, limit, log, on_line)
+    let mut command = machine.command();
+    if let Some(number) = machine.on_cpu {
+        keep_on(&mut command, number);
+    }
+    watch(command, Serial::Output, limit, log, on_line)
+}
+
+/// Keeps what the command starts, and nothing else, on one of the host's CPUs.
+fn keep_on(command: &mut Command, number: usize) {
+    let mut one = CpuSet::new();
+    one.set(number);
+    // SAFETY: `pre_exec` demands that the closure only does what is allowed between fork and exec.
+    // It makes one system call, sched_setaffinity, which is async-signal-safe, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || Ok(sched_setaffinity(None, &one)?));
+    }
 }
 
 /// Starts an emulator, whose two outputs are piped, and waits for its end.
@@ -375,6 +391,7 @@ impl Ended {
 mod tests {
     use super::*;
     use crate::machine::{Accel, Boot, Clock, Qemu};
+    use rustix::thread::sched_getaffinity;
     use std::os::unix::fs::PermissionsExt;
 
     /// A machine whose emulator is a shell script.
@@ -398,6 +415,7 @@ mod tests {
             },
             clock: Clock::Host,
             logged: Vec::new(),
+            on_cpu: None,
         };
         (directory, machine)
     }
@@ -491,6 +509,18 @@ mod tests {
     fn reason_of_a_failed_program_is_given() {
         let bad = ended("echo '[exit] failure: init exited with 3'; exit 39", LONG);
         assert_eq!(bad.trouble(), "the program failed (init exited with 3)");
+    }
+
+    #[test]
+    fn a_command_is_kept_on_one_cpu_alone() {
+        let number = crate::machine::last_cpu().unwrap();
+        let mut command = Command::new("grep");
+        command.args(["Cpus_allowed_list", "/proc/self/status"]);
+        let before = sched_getaffinity(None).unwrap();
+        keep_on(&mut command, number);
+        let status = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert_eq!(status.split_whitespace().nth(1), Some(number.to_string().as_str()));
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 
     #[test]

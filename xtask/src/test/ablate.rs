@@ -295,6 +295,7 @@ fn boot_one(workspace: &Workspace, image: &str, kernel: PathBuf, test: &str) -> 
             Clock::Host
         },
         logged: Vec::new(),
+        on_cpu: None,
     };
     let ended = guest::boot(&machine, 2 * LIMIT, &mut NoLog, &mut |_| ())?;
     let said = |verb: &str| ended.lines.iter().any(|line| *line == format!("[test] {verb} {test}"));
