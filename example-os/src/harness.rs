@@ -20,10 +20,15 @@ use core::fmt;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use entry_core::IrqOff;
+
 use crate::boot;
 use crate::device::exit::{Outcome, finish};
+use crate::entry;
 use crate::panic::Panic;
 use crate::println;
+use crate::process::WaitStatus;
+use crate::process::signal::Signal;
 
 /// What a test needs of the machine: made once a boot, before the first test.
 pub trait Suite: Sized + 'static {
@@ -33,6 +38,32 @@ pub trait Suite: Sized + 'static {
 
 impl Suite for () {
     fn set_up() -> Self {}
+}
+
+/// A CPU that is set up, with interrupts off.
+#[derive(Debug)]
+pub struct Machine {
+    /// The proof that they are.
+    pub irq: IrqOff,
+}
+
+impl Suite for Machine {
+    fn set_up() -> Self {
+        Self { irq: entry::install() }
+    }
+}
+
+/// How a program ends that did what it was to do.
+pub const FINE: WaitStatus = WaitStatus::exited(0);
+
+/// How a program ends that a signal killed.
+///
+/// # Panics
+///
+/// If no signal has this number: 1 to 64 are some.
+#[must_use]
+pub const fn killed(signal: u8) -> WaitStatus {
+    WaitStatus::killed(Signal::new(signal).unwrap())
 }
 
 /// How a test is expected to end.

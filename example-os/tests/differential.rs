@@ -17,26 +17,15 @@ use core::cell::UnsafeCell;
 use entry_core::kernel::Leave;
 use entry_core::rflags::Rflags;
 use entry_core::vector::Vector;
-use entry_core::{EntryKind, IrqOff, TrapFrame};
+use entry_core::{EntryKind, TrapFrame};
 use entry_sysret::landing::{LandingPage, UserStack};
 use entry_sysret::{ExitWords, Rules, decide};
 use example_os::entry::{self, UserRules};
-use example_os::harness::Suite;
+use example_os::harness::Machine;
 use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection, user};
 use example_os::process::{self, Children, WaitStatus, scheduler};
 use example_os::registers::Registers;
 use example_os::{boot, println};
-
-/// A CPU that is set up, with interrupts off.
-struct Machine {
-    irq: IrqOff,
-}
-
-impl Suite for Machine {
-    fn set_up() -> Self {
-        Self { irq: entry::install() }
-    }
-}
 
 const RCX: usize = Registers::RCX;
 const R11: usize = Registers::R11;

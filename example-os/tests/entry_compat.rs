@@ -23,18 +23,11 @@ use example_os::archive::Archive;
 use example_os::device::apic;
 use example_os::entry::compat::map_call_page;
 use example_os::entry::{self, TIMER_VECTOR};
+use example_os::harness::{FINE, is_bochs, killed};
 use example_os::memory::AddressSpace;
-use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
 use example_os::{boot, elf, skip};
 use program::{CODE, Machine, STACK_TOP, program};
-
-/// A program did what it was to do.
-const FINE: WaitStatus = WaitStatus::exited(0);
-
-const fn killed(signal: u8) -> WaitStatus {
-    WaitStatus::killed(Signal::new(signal).unwrap())
-}
 
 const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;
@@ -49,11 +42,6 @@ const AC: u64 = 1 << 18;
 /// Asked of CPUID, not of the kernel under test.
 fn is_intel() -> bool {
     CpuFeatures::detect().vendor == Vendor::Intel
-}
-
-/// Whether this boot is in Bochs: the command line says so.
-fn is_bochs() -> bool {
-    boot::info().command_line.split(' ').any(|word| word == "bochs")
 }
 
 /// A program of 32-bit code. The page by which it enters is at 0xfbffe000; number 1 is `exit`, 20 is `getpid`.

@@ -11,21 +11,10 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use entry_core::vector::Vector;
-use entry_core::{EntryKind, IrqOff, TrapFrame};
+use entry_core::{EntryKind, TrapFrame};
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu};
-use example_os::harness::Suite;
-
-/// A CPU that is set up, with interrupts off.
-struct Machine {
-    irq: IrqOff,
-}
-
-impl Suite for Machine {
-    fn set_up() -> Self {
-        Self { irq: entry::install() }
-    }
-}
+use example_os::harness::Machine;
 
 /// What the hook saw last: vector, kind, address of the frame, error code.
 static VECTOR: AtomicU64 = AtomicU64::new(NONE);

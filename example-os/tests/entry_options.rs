@@ -20,12 +20,10 @@ use entry_core::msr::{Cpu, Register, SpecCtrl};
 use entry_core::vector::Vector;
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu};
-use example_os::harness::is_bochs;
+use example_os::harness::{FINE, is_bochs};
 use example_os::process::WaitStatus;
 use program::{CODE, Machine, STACK_TOP, program};
 
-/// A program did what it was to do.
-const FINE: WaitStatus = WaitStatus::exited(0);
 /// The CPU has no such set of stubs.
 const LACKS: WaitStatus = WaitStatus::exited(77);
 

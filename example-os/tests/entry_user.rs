@@ -19,18 +19,11 @@ use entry_core::{IrqOff, TrapFrame};
 use example_os::boot;
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
-use example_os::harness::is_bochs;
+use example_os::harness::{FINE, is_bochs, killed};
 use example_os::memory::USER_LIMIT;
 use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
 use program::{DATA, Machine, STACK_TOP, program};
-
-/// A program did what it was to do.
-const FINE: WaitStatus = WaitStatus::exited(0);
-
-const fn killed(signal: u8) -> WaitStatus {
-    WaitStatus::killed(Signal::new(signal).unwrap())
-}
 
 const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;

@@ -16,11 +16,8 @@ mod program;
 use entry_core::IrqOff;
 use example_os::device::apic;
 use example_os::entry::{PerCpu, TIMER_VECTOR};
-use example_os::harness::rounds;
-use example_os::process::WaitStatus;
+use example_os::harness::{FINE, rounds};
 use program::{Machine, program};
-
-const FINE: WaitStatus = WaitStatus::exited(0);
 
 /// Nanoseconds between two interrupts of a storm: some hundred instructions.
 const PERIOD: u32 = 20_000;

@@ -20,10 +20,9 @@ use entry_core::windows::{self, Window, flags};
 use entry_core::{IrqOff, TrapFrame};
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
-use example_os::process::{WaitStatus, current};
+use example_os::harness::FINE;
+use example_os::process::current;
 use program::{Machine, program};
-
-const FINE: WaitStatus = WaitStatus::exited(0);
 
 /// A vector that no device has.
 const OTHER_VECTOR: u8 = 0xd1;

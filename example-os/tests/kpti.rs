@@ -19,7 +19,7 @@ use entry_core::vector::Vector;
 use example_os::archive::Archive;
 use example_os::device::apic;
 use example_os::entry::{self, LAYOUT, PerCpu, TIMER_VECTOR};
-use example_os::harness::is_bochs;
+use example_os::harness::{FINE, is_bochs};
 use example_os::memory::table::{ENTRIES, Entry, Flags, Slot, entry_bytes, twin};
 use example_os::memory::{AddressSpace, Frame, KERNEL_BASE, KernelStack, kernel};
 use example_os::process::signal::Signal;
@@ -27,9 +27,6 @@ use example_os::process::{self, WaitStatus};
 use example_os::{boot, elf};
 use program::{Machine, program};
 use x86_64::instructions::tables;
-
-/// A program did what it was to do.
-const FINE: WaitStatus = WaitStatus::exited(0);
 
 const SIGILL: u8 = 4;
 

@@ -17,12 +17,10 @@ use entry_core::TrapFrame;
 use entry_core::vector::Vector;
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
+use example_os::harness::FINE;
 use example_os::memory::layout::LANDING_PAGE;
 use example_os::process::WaitStatus;
 use program::{CODE, Machine, STACK_TOP, program};
-
-/// A program did what it was to do.
-const FINE: WaitStatus = WaitStatus::exited(0);
 
 /// RSP of a program in a page that it has touched, away from the page's ends.
 const RSP: u64 = STACK_TOP - 0x800;

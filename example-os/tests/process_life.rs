@@ -12,6 +12,7 @@ mod program;
 
 use example_os::device::apic;
 use example_os::entry::{PerCpu, TIMER_VECTOR};
+use example_os::harness::killed;
 use example_os::memory::frame;
 use example_os::process::signal::Signal;
 use example_os::process::{self, Target, WaitStatus};
@@ -21,10 +22,6 @@ use program::{Machine, program};
 const SIGKILL: u8 = 9;
 const SIGPIPE: u8 = 13;
 const SIGWINCH: u8 = 28;
-
-const fn killed(signal: u8) -> WaitStatus {
-    WaitStatus::killed(Signal::new(signal).unwrap())
-}
 
 example_os::tests! { Machine;
     fn memory_of_a_process_comes_back(machine) {

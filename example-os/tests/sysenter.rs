@@ -18,17 +18,10 @@ use entry_core::{IrqOff, TrapFrame};
 use entry_sysenter::support::SysenterSupport;
 use entry_sysenter::user_page::{Entry64, UserPage};
 use entry_sysret::Refusal;
+use example_os::harness::{FINE, is_bochs, killed};
 use example_os::process::WaitStatus;
-use example_os::process::signal::Signal;
-use example_os::{boot, entry, skip};
+use example_os::{entry, skip};
 use program::{CODE, Machine, STACK_TOP, program};
-
-/// A program did what it was to do.
-const FINE: WaitStatus = WaitStatus::exited(0);
-
-const fn killed(signal: u8) -> WaitStatus {
-    WaitStatus::killed(Signal::new(signal).unwrap())
-}
 
 const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;
@@ -46,11 +39,6 @@ const ARITHMETIC: u64 = 0x8d5;
 /// Asked of CPUID, not of the kernel under test.
 fn has_sysenter() -> bool {
     CpuFeatures::detect().vendor == Vendor::Intel
-}
-
-/// Whether this boot is in Bochs: the command line says so.
-fn is_bochs() -> bool {
-    boot::info().command_line.split(' ').any(|word| word == "bochs")
 }
 
 macro_rules! needs_sysenter {

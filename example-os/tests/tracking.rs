@@ -21,12 +21,12 @@ use entry_core::{IrqOff, TrapFrame, windows};
 use entry_sysret::Refusal;
 use example_os::device::apic;
 use example_os::entry::{self, PerCpu, TIMER_VECTOR};
+use example_os::harness::FINE;
 use example_os::memory::USER_LIMIT;
 use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
 use program::{Machine, STACK_TOP, program};
 
-const FINE: WaitStatus = WaitStatus::exited(0);
 const SIGSEGV: WaitStatus = WaitStatus::killed(Signal::SIGSEGV);
 
 const NMI: u8 = 2;
