@@ -1,5 +1,6 @@
 //! The kernel that `cargo xtask run` and `cargo xtask bench` boot. With the word `sweep` on its command line it runs no
-//! program, but tests its own stubs. With the word `kpti`, user mode has page tables without the kernel.
+//! program, but tests its own stubs. With the word `kpti`, user mode has page tables without the kernel;
+//! with the word `code`, lines that start with `[code]` say what code it has generated.
 #![no_std]
 #![no_main]
 

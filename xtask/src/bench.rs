@@ -54,6 +54,8 @@ use crate::workspace::{Workspace, prepare_file, write_whole};
 const PROGRAM: &str = "bench";
 /// Before a word, it says to the program that every row is meant whose name contains that.
 const PART_OF_NAME: char = '~';
+/// Before the rest of the command line, it makes the kernel say what code it has generated.
+const TELL_CODE: &str = "code ";
 /// Its marks around each timed stretch.
 const MARKS: (&str, &str) = ("bench_mark_begin", "bench_mark_end");
 /// The kernel's context switches, by the end of their paths.
@@ -318,7 +320,8 @@ pub(crate) fn test_unknown_call(
 fn fits(arguments: &[String]) -> bool {
     /// As `MAX_ARGUMENTS` of the kernel.
     const MOST_ARGUMENTS: usize = 32;
-    arguments.len() <= MOST_ARGUMENTS && command_line(PROGRAM, arguments).len() <= LONGEST_COMMAND_LINE
+    let bytes = TELL_CODE.len() + command_line(PROGRAM, arguments).len();
+    arguments.len() <= MOST_ARGUMENTS && bytes <= LONGEST_COMMAND_LINE
 }
 
 /// The rows asked for.
@@ -512,7 +515,8 @@ pub(crate) fn logged_run(
 ) -> Result<(Ended, Figures, Vec<trace::Stretch>)> {
     let machine = Machine {
         boot: Boot {
-            append: command_line(PROGRAM, &Plan::arguments(plan.logged_rounds, 1, rows)),
+            // Code that is generated at run time is in no file that the log could be read with.
+            append: format!("{TELL_CODE}{}", command_line(PROGRAM, &Plan::arguments(plan.logged_rounds, 1, rows))),
             ..plan.machine.boot.clone()
         },
         logged: code.kernel.code_ranges().chain(code.user.code_ranges()).collect(),

@@ -28,6 +28,7 @@ use x86_64::registers::control::{Cr0, Cr0Flags};
 use super::compat::PrivilegedKernel32;
 use super::variant::Privileged;
 use super::{LAYOUT, PerCpu};
+use crate::boot;
 use crate::memory::layout::index;
 use crate::{print, println};
 
@@ -356,8 +357,12 @@ fn slot(number: usize) -> u64 {
     (start + number * SLOT_BYTES) as u64
 }
 
-/// Says which code was generated, for whoever disassembles a log of this run.
+/// Says which code was generated, if the word `code` on the command line asks for it: somebody will disassemble a log of
+/// this run.
 pub(crate) fn announce(address: u64, code: &[u8]) {
+    if !boot::info().command_line.split(' ').any(|word| word == "code") {
+        return;
+    }
     print!("[code] {address:x}");
     for byte in code {
         print!(" {byte:02x}");
