@@ -516,7 +516,10 @@ pub(crate) fn logged_run(
     let machine = Machine {
         boot: Boot {
             // Code that is generated at run time is in no file that the log could be read with.
-            append: format!("{TELL_CODE}{}", command_line(PROGRAM, &Plan::arguments(plan.logged_rounds, 1, rows))),
+            append: format!(
+                "{TELL_CODE}{}",
+                command_line(PROGRAM, &Plan::arguments(plan.logged_rounds, 1, rows))
+            ),
             ..plan.machine.boot.clone()
         },
         logged: code.kernel.code_ranges().chain(code.user.code_ranges()).collect(),

@@ -184,7 +184,19 @@ fn complaints(lines: &[String], kind: Figures) -> Vec<String> {
     {
         wrong.push("no last line without failures".to_owned());
     }
+    wrong.extend(strangers(lines, kind, last));
     wrong
+}
+
+/// Lines between the head of the table and its last line that are no rows.
+fn strangers(lines: &[String], kind: Figures, last: &str) -> Vec<String> {
+    let below = lines.iter().skip_while(|line| *line != kind.line()).skip(2);
+    let inside = below.take_while(|line| !line.contains(last));
+    let name = |line: &str| line.split(' ').next().map(str::to_owned).unwrap_or_default();
+    inside
+        .filter(|line| crate::bench::row::find(&name(line)).is_none())
+        .map(|line| format!("`{line}` is in the table"))
+        .collect()
 }
 
 /// What is wrong with a boot.
@@ -317,7 +329,7 @@ mod tests {
 
     /// A table whose rows all have these figures.
     fn table(kind: Figures, figures: &str) -> Vec<String> {
-        let mut lines = vec![kind.line().to_owned()];
+        let mut lines = vec![kind.line().to_owned(), "row  min  median".to_owned()];
         for row in ROWS.iter().filter(|row| !row.on_request) {
             lines.push(format!("{:<36}{figures}", row.name));
         }
@@ -369,20 +381,33 @@ mod tests {
     #[test]
     fn a_row_that_is_missing_or_has_no_figure_fails() {
         let mut lines = table(Figures::Ratios, "1.3");
-        lines[1] = "syscall/null/full                      -  reason".to_owned();
+        lines[2] = "syscall/null/full                      -  reason".to_owned();
         assert_eq!(
             complaints(&lines, Figures::Ratios),
             ["syscall/null/full has the figures `- reason`"]
         );
-        lines[1] = "syscall/null/full                      -  this CPU has no SYSCALL in 32-bit code".to_owned();
+        lines[2] = "syscall/null/full                      -  this CPU has no SYSCALL in 32-bit code".to_owned();
         assert!(complaints(&lines, Figures::Ratios).is_empty());
-        lines.remove(1);
+        lines.remove(2);
         assert_eq!(
             complaints(&lines, Figures::Ratios),
             ["no one line of syscall/null/full"]
         );
         lines.pop();
         assert_eq!(complaints(&lines, Figures::Ratios).len(), 2);
+    }
+
+    #[test]
+    fn a_line_that_is_no_row_fails_inside_the_table_only() {
+        let mut lines = table(Figures::Ratios, "1.3");
+        lines.insert(0, "[boot] before".to_owned());
+        lines.push("[exit] success".to_owned());
+        assert!(complaints(&lines, Figures::Ratios).is_empty());
+        lines.insert(9, "[code] ffff8003 48".to_owned());
+        assert_eq!(
+            complaints(&lines, Figures::Ratios),
+            ["`[code] ffff8003 48` is in the table"]
+        );
     }
 
     #[test]
