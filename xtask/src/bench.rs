@@ -21,6 +21,7 @@ pub(crate) mod plot;
 pub(crate) mod ratio;
 pub(crate) mod report;
 pub(crate) mod row;
+pub(crate) mod spent;
 pub(crate) mod trace;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ use crate::bench::passes::Passes;
 use crate::bench::ratio::Ratio;
 use crate::bench::report::{Measured, Report};
 use crate::bench::row::{ROWS, Row};
+use crate::bench::spent::Meter;
 use crate::bench::trace::{Code, Recorder, Totals};
 use crate::build::image::Image;
 use crate::build::{self, Built, Profile};
@@ -326,6 +328,14 @@ fn fits(arguments: &[String]) -> bool {
 
 /// The rows asked for.
 fn chosen(args: &Args) -> Result<Vec<&'static Row>> {
+    if args.filter.as_deref() == Some("") {
+        return Err(Error::Invalid {
+            field: "the filter",
+            value: String::new(),
+            why: "which is no part of a row's name".to_owned(),
+            remedy: "leave it out for all rows; `cargo xtask bench --rows` prints their names".to_owned(),
+        });
+    }
     let (field, wanted, rows) = match (&args.listing, &args.filter) {
         (Some(name), _) => ("--listing", name, row::find(name).into_iter().collect()),
         (None, Some(filter)) => ("the filter", filter, row::matching(filter)),
@@ -595,7 +605,7 @@ fn on_linux(
     plan: &Plan,
     workspace: &Workspace,
     built: &Built,
-    kernel: &Path,
+    kernel: &linux::Kernel,
     filter: Option<&str>,
 ) -> Result<Vec<linux::Measured>> {
     let initramfs = workspace.guest_target().join("initramfs.cpio");
@@ -609,14 +619,14 @@ fn on_linux(
     let few = fits(&Plan::arguments(MOST_LOGGED_ROUNDS, LINUX_REPEATS, &asked));
     let names = if few { asked.clone() } else { Vec::new() };
     let arguments = Plan::arguments(MOST_LOGGED_ROUNDS, LINUX_REPEATS, &names);
-    let progress = Progress::start(format!("booting Linux, {}", kernel.display()));
+    let progress = Progress::start(format!("booting Linux {}, {}", kernel.version, kernel.path.display()));
     let mut by_setting = Vec::new();
     for setting in linux::SETTINGS {
         let machine = Machine {
             cpu: linux::CPU.to_owned(),
             memory: plan.machine.memory.max(512),
             boot: Boot {
-                kernel: kernel.to_owned(),
+                kernel: kernel.path.clone(),
                 archive: Some(initramfs.clone()),
                 append: linux::command_line(setting, PROGRAM, &arguments),
             },
@@ -764,7 +774,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let baseline = args
         .baseline
         .as_ref()
-        .map(|path| Baseline::read(path, &cpu))
+        .map(|path| Baseline::read(path, &cpu, &rows.iter().map(|row| row.name).collect::<Vec<_>>()))
         .transpose()?;
     let costs = args.model.as_deref().map(Model::read).transpose()?;
     let kernel = match &args.linux {
@@ -810,6 +820,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return list(&plan, row, code, recorder);
     }
 
+    let meter = Meter::start();
     let progress = Progress::start(format!("booting three times on TCG with -icount shift=0, CPU {cpu}"));
     let (timed, logged) = thread::scope(|scope| {
         let logged = scope.spawn(|| logged_run(&plan, &names, &code, recorder, &progress));
@@ -852,6 +863,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Vec::new()
         },
         linux: Vec::new(),
+        linux_version: kernel.as_ref().map(|kernel| kernel.version.clone()),
         growth: Vec::new(),
         host: host.as_ref().map(|(host, _)| host.clone()),
         passes: Vec::new(),
@@ -893,6 +905,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     report.growth = growth::measure(&plan, &timed, wanted)?;
     report.passes = passes::measure(&plan, &timed, args.full)?;
+    eprintln!("{}", meter.stop());
     println!("{}", report.tables());
     print!("{}", report.notes());
     if args.filter.is_none() {
@@ -914,11 +927,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             println!("{}", change.line());
             worse += usize::from(change.worse);
         }
+        let names: Vec<&str> = report.rows.iter().map(|measured| measured.row.name).collect();
         if changes.is_empty() {
-            println!("all rows as in the earlier run");
+            println!("{} rows are as in the earlier run", baseline.common(&names));
         }
         if args.filter.is_none() {
-            let names: Vec<&str> = report.rows.iter().map(|measured| measured.row.name).collect();
             for name in baseline.missing(&names) {
                 println!("WORSE: {name} was measured in the earlier run, is not now");
                 worse += 1;

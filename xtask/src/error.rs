@@ -90,11 +90,12 @@ impl Error {
 /// Shorthand for results of this program.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// The few names that are most like what was given.
+/// The few names that are most like what was given, in whatever case it is.
 pub(crate) fn closest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     /// As many as one reads.
     const MOST: usize = 4;
-    let mut names: Vec<(f64, &str)> = names.map(|name| (strsim::jaro_winkler(given, name), name)).collect();
+    let given = given.to_lowercase();
+    let mut names: Vec<(f64, &str)> = names.map(|name| (strsim::jaro_winkler(&given, name), name)).collect();
     names.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     names.into_iter().take(MOST).map(|(_, name)| name).collect()
 }
@@ -115,5 +116,6 @@ mod tests {
         let near = closest("syscal/null", names.into_iter());
         assert_eq!(near[0], "syscall/null/full");
         assert_eq!(near.len(), 4);
+        assert_eq!(closest("SYSCALL/Getppid", names.into_iter())[0], "syscall/getppid");
     }
 }

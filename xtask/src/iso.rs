@@ -70,9 +70,9 @@ fn is_for_any_machine(image: &str) -> bool {
 
 /// The test images that are put on a disc.
 pub(crate) fn images(workspace: &Workspace, built: &Built) -> Result<Vec<Image>> {
-    let mut images = boot::build_images(workspace, None)?;
-    images.retain(|(name, _)| is_for_any_machine(name));
-    images
+    let names = workspace.test_images.iter().map(String::as_str);
+    let names: Vec<&str> = names.filter(|name| is_for_any_machine(name)).collect();
+    boot::build_images(workspace, &names)?
         .into_iter()
         .map(|(name, kernel)| {
             let archive = archive_of(workspace, built, &name, &kernel)?;

@@ -52,6 +52,12 @@ pub(crate) fn command_line(program: &str, arguments: &[String]) -> String {
 /// The CPU model to use, checked against the emulator's list.
 pub(crate) fn model(options: &machine::Options, accel: Accel, qemu: &Qemu) -> Result<String> {
     match &options.cpu {
+        Some(model) if accel == Accel::Tcg && model.split(',').next() == Some("host") => Err(Error::Invalid {
+            field: "--cpu",
+            value: model.clone(),
+            why: "which is the host's own under KVM, and this boots on TCG".to_owned(),
+            remedy: format!("take a model that TCG has, such as {DEFAULT_CPU}"),
+        }),
         Some(model) => qemu.check_model(model).map(|()| model.clone()),
         None if accel == Accel::Kvm => Ok("host".to_owned()),
         None => Ok(DEFAULT_CPU.to_owned()),

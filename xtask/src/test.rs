@@ -229,8 +229,6 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
         counts.add(bench::test_unknown_call(&built, &qemu, filter, &args.machine)?);
         counts.add(cycles::rehearse(&built, &qemu, filter, &args.machine)?);
     }
-    setup.require(Need::TestImages)?;
-    eprintln!("building test images");
     if filter.is_none_or(|filter| build::MINIMAL.contains(filter)) {
         for cpu in &models {
             let machine = Machine {
@@ -250,12 +248,20 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
             counts.add(boot_minimal(&machine, &args.machine)?);
         }
     }
-    for (name, kernel) in boot::build_images(workspace, named)? {
+    let matching = boot::matching(workspace, filter)?;
+    let wanted: Vec<&str> = matching.iter().map(|(name, _)| name.as_str()).collect();
+    let kernels = if wanted.is_empty() {
+        Vec::new()
+    } else {
+        setup.require(Need::TestImages)?;
+        let which = filter.map_or_else(String::new, |_| format!(": {}", wanted.join(", ")));
+        eprintln!("building test images{which}");
+        boot::build_images(workspace, &wanted)?
+    };
+    for (name, kernel) in kernels {
+        let tests = matching.iter().find(|(image, _)| *image == name);
+        let tests = tests.map_or(&[][..], |(_, tests)| tests);
         let only = filter.filter(|filter| !name.contains(filter));
-        // Tests in the kernel have names without a path, those of the host and of the disc with one.
-        if only.is_some_and(|filter| filter.contains("::")) {
-            continue;
-        }
         let archive = archive_of(workspace, &built, &name, &kernel)?;
         let is_entry = are_usual && ON_A_PLAIN_CPU_TOO.contains(&name.as_str());
         let plain = is_entry.then(|| PLAIN_CPU.to_owned());
@@ -285,14 +291,14 @@ fn images(workspace: &Workspace, setup: &mut Setup, emulator: Emulator, args: &A
                 }
                 guest::boot(&machine, args.limit(), &mut NoLog, on_line)
             };
-            counts.add(boot::run_image(&name, cpu, only, args.machine.verbose, &start)?);
+            counts.add(boot::run_image(&name, cpu, tests, only, args.machine.verbose, &start)?);
         }
         // With --cpu the name is that of one of QEMU's models.
         if args.machine.cpu.is_some() || !boots_in_bochs(&name) {
             continue;
         }
         counts.add(match &bochs {
-            Ok(bochs) => in_bochs(bochs, workspace, args, (&name, only), &boot)?,
+            Ok(bochs) => in_bochs(bochs, workspace, args, (&name, tests, only), &boot)?,
             Err(why) => without_bochs(&name, why, args.strict),
         });
     }
@@ -328,7 +334,7 @@ fn in_bochs(
     bochs: &Bochs,
     workspace: &Workspace,
     args: &Args,
-    (name, only): (&str, Option<&str>),
+    (name, tests, only): (&str, &[String], Option<&str>),
     boot: &dyn Fn(String) -> Boot,
 ) -> Result<Counts> {
     let mut counts = Counts::default();
@@ -339,7 +345,7 @@ fn in_bochs(
             bochs.boot(cpu, &boot(append), &directory, args.limit(), verbose, on_line)
         };
         let model = format!("Bochs {cpu}");
-        counts.add(boot::run_image(name, &model, only, verbose, &start)?);
+        counts.add(boot::run_image(name, &model, tests, only, verbose, &start)?);
     }
     Ok(counts)
 }

@@ -50,8 +50,8 @@ impl Change {
 }
 
 impl Baseline {
-    /// Reads the file, which must be of the same machine.
-    pub(crate) fn read(path: &Path, cpu: &str) -> Result<Self> {
+    /// Reads the file, which must be of the same machine and have some of these rows.
+    pub(crate) fn read(path: &Path, cpu: &str, rows: &[&str]) -> Result<Self> {
         let text = fs::read_to_string(path).map_err(|source| Error::File {
             action: "read",
             path: path.to_owned(),
@@ -82,7 +82,18 @@ impl Baseline {
                 "use the same --cpu",
             ));
         }
+        if baseline.common(rows) == 0 {
+            return Err(invalid(
+                "which has none of the rows asked for".to_owned(),
+                "give a report that was written with the same filter, or with none",
+            ));
+        }
         Ok(baseline)
+    }
+
+    /// How many of these rows it has.
+    pub(crate) fn common(&self, rows: &[&str]) -> usize {
+        self.rows.iter().filter(|row| rows.contains(&row.name.as_str())).count()
     }
 
     /// The rows whose figures differ.
@@ -124,7 +135,7 @@ mod tests {
     fn read(text: &str) -> Result<Baseline> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
-        Baseline::read(file.path(), "EPYC")
+        Baseline::read(file.path(), "EPYC", &["a", "b", "new"])
     }
 
     #[test]
@@ -154,5 +165,13 @@ mod tests {
         assert!(read(&EARLIER.replace("EPYC", "Haswell")).is_err());
         assert!(read(&EARLIER.replace("icount", "plain TCG")).is_err());
         assert!(read("{}").is_err());
+    }
+
+    #[test]
+    fn a_report_with_none_of_the_rows_is_refused() {
+        let other = read(&EARLIER.replace("\"a\"", "\"c\"").replace("\"b\"", "\"d\""));
+        let text = other.unwrap_err().to_string();
+        assert!(text.contains("which has none of the rows asked for; "), "{text}");
+        assert_eq!(read(EARLIER).unwrap().common(&["a", "new"]), 1);
     }
 }

@@ -244,6 +244,9 @@ pub(crate) fn measure(plan: &Plan, rows: &[&Row], wanted: Wanted) -> Result<Vec<
         .iter()
         .filter(|sizes| rows.iter().any(|row| row.name == sizes.of))
         .collect();
+    if mapping.is_empty() && sizes.is_empty() {
+        return Ok(Vec::new());
+    }
     let progress = Progress::start("booting twice for each number of pages, and twice for the other series");
     let mut all = Vec::new();
     if !mapping.is_empty() {

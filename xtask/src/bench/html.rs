@@ -368,13 +368,12 @@ fn table(out: &mut String, report: &Report) {
         let _ = write!(
             out,
             "<tr><td><code>{}</code></td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td>{cycles}<td>{}",
+             <td class=\"n\">{}</td>{cycles}<td class=\"w\">{}",
             escaped(row.name),
             row.seed.unwrap_or(""),
             measured.instructions,
             row.target.map_or_else(String::new, |target| format!("≤ {target}")),
-            row.linux
-                .map_or_else(String::new, |linux| format!("{} / {}", linux.lean, linux.default)),
+            report.on_linux(row),
             escaped(words)
         );
         for failure in &measured.failures {
@@ -429,7 +428,16 @@ pub(crate) fn page(report: &Report, extras: &Extras) -> Result<String> {
     plots(&mut out, report, extras).map_err(not_drawn)?;
     out.push_str("</div><h2>The experiments' own figures</h2><p class=\"soft\">Theirs are times of real CPUs of their day, ours are path lengths: the two cannot be compared as numbers. A path length cannot show what IRET or a flag write costs.</p>");
     seeds(&mut out, report);
-    out.push_str("<h2>All rows</h2><p class=\"soft\">Linux: 6.1 in the same emulator, optional work off / as distributed, on a Haswell model.</p>");
+    let _ = write!(
+        out,
+        "<h2>All rows</h2><p class=\"soft\">Linux: in the same emulator on its {} model, optional work off / as \
+         distributed. In brackets: recorded of Linux 6.1 for the nearest call. Without: measured in this run{}.</p>",
+        linux::CPU,
+        report
+            .linux_version
+            .as_ref()
+            .map_or_else(String::new, |version| format!(" on Linux {}", escaped(version)))
+    );
     table(&mut out, report);
     if !report.skipped.is_empty() {
         out.push_str("<h2>Not measured here</h2><ul>");
@@ -482,6 +490,7 @@ pub(crate) fn sample() -> (Report, Extras) {
             name: "syscall/null/full".to_owned(),
             instructions: [221, 208, 194].map(Ratio::whole).to_vec(),
         }],
+        linux_version: Some("6.1.0-57-cloud-amd64".to_owned()),
         passes: Vec::new(),
         growth: vec![
             growth::sample(
@@ -594,6 +603,11 @@ mod tests {
     fn linux_is_plotted_when_this_run_measured_it() {
         let (mut report, extras) = sample();
         assert!(page(&report, &extras).unwrap().contains("Beside Linux"));
+        assert!(
+            page(&report, &extras)
+                .unwrap()
+                .contains("measured in this run on Linux 6.1.0-57-cloud-amd64.")
+        );
         report.linux.clear();
         assert!(!page(&report, &extras).unwrap().contains("Beside Linux"));
     }

@@ -3,6 +3,7 @@
 //! The program is process 1 of an initramfs. When it ends, Linux panics with its exit code and, by
 //! `panic=-1`, reboots, which ends the emulator.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -78,18 +79,68 @@ pub(crate) fn write_initramfs(path: &Path, name: &str, program: &Path) -> Result
     write_whole(path, &archive::pack_initramfs(name, &bytes).map_err(failed)?)
 }
 
-/// The kernel to boot: the given one, or the distribution's, which is downloaded once into `directory`.
-pub(crate) fn kernel(given: Option<&Path>, directory: &Path) -> Result<PathBuf> {
-    if let Some(path) = given {
-        return std::fs::File::open(path)
-            .map(|_| path.to_owned())
-            .map_err(|source| Error::File {
-                action: "read",
-                path: path.to_owned(),
-                source,
-                remedy: "give a bzImage that can be read",
-            });
+/// A kernel to boot.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// Its bzImage.
+    pub(crate) path: PathBuf,
+    /// Its version, as it says it: `6.1.0-57-cloud-amd64`.
+    pub(crate) version: String,
+}
+
+impl Kernel {
+    /// Looks at the file.
+    fn read(path: PathBuf) -> Result<Self> {
+        let start = start_of(&path).map_err(|source| Error::File {
+            action: "read",
+            path: path.clone(),
+            source,
+            remedy: "give a bzImage that can be read",
+        })?;
+        match version(&start) {
+            Some(version) => Ok(Self { path, version }),
+            None => Err(Error::Invalid {
+                field: "--linux",
+                value: path.display().to_string(),
+                why: "which is no bzImage of Linux".to_owned(),
+                remedy: "give one, such as /boot/vmlinuz, or no file for the distribution's".to_owned(),
+            }),
+        }
     }
+}
+
+/// The first bytes of a file: Linux's boot protocol keeps its set-up code there, with a header in it.
+fn start_of(path: &Path) -> std::io::Result<Vec<u8>> {
+    /// As long as the set-up code can be.
+    const LONGEST: u64 = 0x8000;
+    let mut start = Vec::new();
+    std::fs::File::open(path)?.take(LONGEST).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+/// The kernel's version, by the boot protocol: a signature, and where the text is; `None` if it is no bzImage.
+fn version(start: &[u8]) -> Option<String> {
+    /// What places in the header are counted from.
+    const HEADER: usize = 0x200;
+    if start.get(HEADER + 2..HEADER + 6)? != b"HdrS" {
+        return None;
+    }
+    let place = start.get(HEADER + 0xe..HEADER + 0x10)?;
+    let place = HEADER + usize::from(u16::from_le_bytes(place.try_into().ok()?));
+    let text = std::ffi::CStr::from_bytes_until_nul(start.get(place..)?).ok()?;
+    text.to_str().ok()?.split(' ').next().map(str::to_owned)
+}
+
+/// The kernel to boot: the given one, or the distribution's, which is downloaded once into `directory`.
+pub(crate) fn kernel(given: Option<&Path>, directory: &Path) -> Result<Kernel> {
+    match given {
+        Some(path) => Kernel::read(path.to_owned()),
+        None => Kernel::read(distributed(directory)?),
+    }
+}
+
+/// The distribution's kernel.
+fn distributed(directory: &Path) -> Result<PathBuf> {
     if let Some(found) = unpacked(directory) {
         return Ok(found);
     }
@@ -266,5 +317,19 @@ mod tests {
     fn a_kernel_that_cannot_be_read_is_named() {
         let error = kernel(Some(Path::new("/nonexistent/vmlinuz")), Path::new("/nonexistent")).unwrap_err();
         assert!(error.to_string().starts_with("cannot read /nonexistent/vmlinuz: "));
+    }
+
+    #[test]
+    fn a_file_that_is_no_kernel_is_refused_before_anything_is_booted() {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let error = kernel(Some(&manifest), Path::new("/nonexistent")).unwrap_err();
+        assert!(error.to_string().contains("which is no bzImage of Linux"), "{error}");
+        assert_eq!(version(b"MZ"), None);
+        let mut start = vec![0; 0x210];
+        start[0x202..0x206].copy_from_slice(b"HdrS");
+        start[0x20e] = 0x10;
+        assert_eq!(version(&start), None);
+        start.extend(b"6.1.0-57-cloud-amd64 (builder@host) #1 SMP\0rest");
+        assert_eq!(version(&start).unwrap(), "6.1.0-57-cloud-amd64");
     }
 }

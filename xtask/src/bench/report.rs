@@ -50,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) peers: Vec<peer::Measured>,
     /// Linux, when it was asked for.
     pub(crate) linux: Vec<linux::Measured>,
+    /// Which Linux that was.
+    pub(crate) linux_version: Option<String>,
     /// Instructions over what there is of something.
     pub(crate) growth: Vec<Growth>,
     /// The CPU of the cycles, when there are any.
@@ -149,7 +151,11 @@ impl Report {
                 }
                 Value::Object(fields)
             });
-            json["linux"] = json!({"cpu": linux::CPU, "rows": rows.collect::<Vec<_>>()});
+            json["linux"] = json!({
+                "version": self.linux_version,
+                "cpu": linux::CPU,
+                "rows": rows.collect::<Vec<_>>(),
+            });
         }
         if let Some(host) = &self.host {
             json["host"] = json!({"cpu": host.name, "number": host.number, "clock": host.clock});
@@ -189,8 +195,8 @@ impl Report {
             "cycles_high",
             "cycles_outliers",
             "target",
-            "linux_lean",
-            "linux_default",
+            "linux_recorded_lean",
+            "linux_recorded_default",
             "failures",
         ];
         let measured_linux = linux::SETTINGS.map(|setting| format!("linux_measured_{}", setting.name));
@@ -267,8 +273,7 @@ impl Report {
                 row.seed.unwrap_or("").to_owned(),
                 format!("{}{spread}", measured.instructions),
                 row.target.map_or_else(String::new, |target| format!("≤ {target}")),
-                row.linux
-                    .map_or_else(String::new, |linux| format!("{} / {}", linux.lean, linux.default)),
+                self.on_linux(row),
             ];
             if with_cycles {
                 let median = |cycles: &Cycles| digits(cycles.median);
@@ -307,6 +312,17 @@ impl Report {
             column.set_padding((0, 0)).set_cell_alignment(CellAlignment::Right);
         }
         table.trim_fmt()
+    }
+
+    /// What Linux takes: optional work off / as distributed, as this run measured it. In brackets what is recorded of the
+    /// nearest call, where this run did not.
+    pub(crate) fn on_linux(&self, row: &Row) -> String {
+        let measured = self.linux.iter().find(|linux| linux.name == row.name);
+        match (measured.map(|linux| &linux.instructions[..]), row.linux) {
+            (Some([default, .., lean]), _) => format!("{lean} / {default}"),
+            (_, Some(linux)) => format!("({} / {})", linux.lean, linux.default),
+            _ => String::new(),
+        }
     }
 
     /// The row of this name.
@@ -376,7 +392,9 @@ impl Report {
         if self.linux.is_empty() {
             return String::new();
         }
-        let mut lines = format!("{:<30} {:>6}", format!("Linux, same program, {}:", linux::CPU), "here");
+        let version = self.linux_version.as_deref().unwrap_or_default();
+        let mut lines = format!("Linux {version}, same program, CPU {}:\n", linux::CPU);
+        lines.push_str(&format!("{:<30} {:>6}", "", "here"));
         for setting in linux::SETTINGS {
             lines.push_str(&format!(" {:>18}", setting.name));
         }
@@ -421,9 +439,12 @@ impl Report {
     pub(crate) fn notes(&self) -> String {
         let mut notes = format!(
             "Instructions for one operation, exact: QEMU {} TCG, -icount shift=0, CPU {}.\n\
-             The entering instruction counts; the loop around it is taken off. Linux: 6.1 in the same\n\
-             emulator, optional work off / as distributed, Haswell.\n",
-            self.qemu, self.cpu
+             The entering instruction counts; the loop around it is taken off. Linux: in the same emulator, CPU\n\
+             {}, optional work off / as distributed; in brackets recorded of Linux 6.1 for the nearest\n\
+             call, without brackets measured in this run (--linux).\n",
+            self.qemu,
+            self.cpu,
+            linux::CPU
         );
         if self.rows.iter().any(|measured| measured.row.seed == Some("000")) {
             notes.push_str(
@@ -533,6 +554,7 @@ mod tests {
                 name: "syscall/null/full".to_owned(),
                 instructions: [221, 208, 194].map(Ratio::whole).to_vec(),
             }],
+            linux_version: Some("6.1.0-57-cloud-amd64".to_owned()),
             growth: vec![growth::sample(
                 growth::Over::Nesting,
                 "exception/kernel",
@@ -613,12 +635,32 @@ mod tests {
         assert!(notes.contains("exception/kernel: 90 at 1 levels, 90.25 at 8; +0.036 for one more"));
         assert!(notes.contains("skipped: sysenter/null/64: AMD"));
         assert!(
+            notes.contains("Linux 6.1.0-57-cloud-amd64, same program, CPU Haswell:\n"),
+            "{notes}"
+        );
+        assert!(
             notes.contains("peer/trapframe/null                 91   here   61  syscall/null/full"),
             "{notes}"
         );
         for line in notes.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
+    }
+
+    #[test]
+    fn linux_of_this_run_takes_the_place_of_what_is_recorded() {
+        let mut report = report();
+        report.linux[0].instructions = [230, 210, 200].map(Ratio::whole).to_vec();
+        let line = |table: &str, name: &str| {
+            let line = table.lines().find(|line| line.contains(&format!(" {name} ")));
+            line.unwrap().trim_end().to_owned()
+        };
+        let table = report.figures();
+        assert!(line(&table, "syscall/null/full").ends_with(" 200 / 230"), "{table}");
+        assert!(line(&table, "syscall/null/lean").ends_with(" (194 / 221)"), "{table}");
+        assert!(line(&table, "fault/floor").ends_with(" 61"), "{table}");
+        report.linux.clear();
+        assert!(line(&report.figures(), "syscall/null/full").ends_with(" (194 / 221)"));
     }
 
     #[test]

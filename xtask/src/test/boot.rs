@@ -4,7 +4,9 @@
 //! A verdict needs the final line *and* the exit code that goes with it. A test that panics when it should
 //! not, hangs or resets the machine is failed here, and the image is booted again behind it.
 
-use crate::error::Result;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
 use crate::machine::guest::{Ended, REBOOT};
 use crate::progress::Progress;
 use crate::test::Counts;
@@ -143,34 +145,65 @@ impl Account {
     }
 }
 
-/// The cargo call that builds every test image, or one.
-fn cargo(workspace: &Workspace, image: Option<&str>) -> Cargo {
-    Cargo::new(
-        Toolchain::nightly(),
-        [
-            "test",
-            "--package",
-            KERNEL,
-            "--test",
-            image.unwrap_or("*"),
-            "--target",
-            GUEST_TARGET,
-            "--release",
-            "--no-run",
-            "--message-format",
-            "json-render-diagnostics",
-        ],
-    )
-    .in_target(workspace.nightly_target())
-    .for_guest()
+/// The names of the tests in an image's source: of the functions in `tests!`, which say no type of what they take.
+fn names_in(source: &str) -> Vec<String> {
+    let lines = source
+        .lines()
+        .skip_while(|line| !line.starts_with("example_os::tests! {"));
+    let name = |line: &str| {
+        let (name, rest) = line.strip_prefix("    fn ")?.split_once('(')?;
+        let is_one = rest
+            .strip_suffix(") {")
+            .is_some_and(|suite| !suite.contains([':', ',']));
+        is_one.then(|| name.to_owned())
+    };
+    lines.filter_map(name).collect()
 }
 
-/// Builds the images, or one: name and ELF file, in the order of their names.
-pub(crate) fn build_images(workspace: &Workspace, image: Option<&str>) -> Result<Vec<(String, std::path::PathBuf)>> {
-    let mut images = crate::build::executables(&cargo(workspace, image).output(workspace)?);
-    images.retain(|(name, _)| workspace.test_images.contains(name));
+/// The images that have tests to run, each with the names of all its tests.
+///
+/// Without a filter, these are all images; with one, those whose name or one of whose tests' names contains it; with the
+/// name of an image, that one. Found in the sources: to build or to boot an image takes much longer.
+pub(crate) fn matching(workspace: &Workspace, filter: Option<&str>) -> Result<Vec<(String, Vec<String>)>> {
+    let mut images = Vec::new();
+    for image in &workspace.test_images {
+        let path = workspace.root.join(KERNEL).join("tests").join(format!("{image}.rs"));
+        let source = std::fs::read_to_string(&path).map_err(|source| Error::File {
+            action: "read",
+            path,
+            source,
+            remedy: "restore it from the repository",
+        })?;
+        images.push((image.clone(), names_in(&source)));
+    }
+    if let Some(filter) = filter {
+        if images.iter().any(|(image, _)| image == filter) {
+            images.retain(|(image, _)| image == filter);
+        } else {
+            images.retain(|(image, tests)| std::iter::once(image).chain(tests).any(|name| name.contains(filter)));
+        }
+    }
     images.sort();
     Ok(images)
+}
+
+/// The cargo call that builds these test images.
+fn cargo(workspace: &Workspace, images: &[&str]) -> Cargo {
+    let mut words = vec!["test", "--package", KERNEL];
+    words.extend(images.iter().flat_map(|image| ["--test", image]));
+    words.extend(["--target", GUEST_TARGET, "--release", "--no-run"]);
+    words.extend(["--message-format", "json-render-diagnostics"]);
+    Cargo::new(Toolchain::nightly(), words)
+        .in_target(workspace.nightly_target())
+        .for_guest()
+}
+
+/// Builds these images: name and ELF file, in the order of their names.
+pub(crate) fn build_images(workspace: &Workspace, images: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    let mut built = crate::build::executables(&cargo(workspace, images).output(workspace)?);
+    built.retain(|(name, _)| images.contains(&name.as_str()));
+    built.sort();
+    Ok(built)
 }
 
 /// Boots with a command line, and shows each serial line.
@@ -178,10 +211,12 @@ pub(crate) type Start<'a> = dyn Fn(String, &mut dyn FnMut(&str)) -> Result<Ended
 
 /// Boots one image until all its tests have had their turn.
 ///
-/// `boot` boots it on `model` with a command line. `filter` is for names of tests; `None` runs all of them.
+/// `boot` boots it on `model` with a command line. `known` are the names that its tests should have. `filter` is for
+/// names of tests; `None` runs all of them.
 pub(crate) fn run_image(
     name: &str,
     model: &str,
+    known: &[String],
     filter: Option<&str>,
     verbose: bool,
     boot: &Start<'_>,
@@ -196,11 +231,17 @@ pub(crate) fn run_image(
         }
         words.extend(filter.map(|filter| format!("only={filter}")));
         let mut account = Account::new(from);
+        let mut unknown = Vec::new();
         let ended = boot(words.join(" "), &mut |line| {
             if verbose {
                 progress.line(line);
             } else {
                 progress.note(line);
+            }
+            if let Some(Line::Begin(test)) = parse(line)
+                && !known.iter().any(|name| name == test)
+            {
+                unknown.push(test.to_owned());
             }
             if let Some(shown) = account.take(line) {
                 progress.line(&format!("{name} [{model}] {shown}"));
@@ -213,6 +254,12 @@ pub(crate) fn run_image(
             for line in ended.tail() {
                 progress.line(&format!("  | {line}"));
             }
+        }
+        for test in unknown {
+            counts.failed += 1;
+            progress.line(&format!(
+                "{name} [{model}] FAILED   {test}: is not found in the source, so that no filter would run it"
+            ));
         }
         if let Some(wrong) = wrong {
             counts.failed += 1;
@@ -235,6 +282,42 @@ mod tests {
             let _ = account.take(line);
         }
         account
+    }
+
+    #[test]
+    fn names_of_tests_are_those_of_functions_without_types_in_the_macro() {
+        let source = "fn before(x) {\n}\nexample_os::tests! { Machine;\n    /// Text.\n    fn one_way(machine) {\n        \
+                      fn inner(a) {\n    }\n    #[should_panic = \"x\"]\n    fn other(_machine) {\n    fn typed(a: u8) {\n}\n";
+        assert_eq!(names_in(source), ["one_way", "other"]);
+    }
+
+    #[test]
+    fn filter_takes_an_image_by_its_name_or_those_with_a_test_of_that_name() {
+        let workspace = Workspace::find().unwrap();
+        let all = matching(&workspace, None).unwrap();
+        assert_eq!(all.len(), workspace.test_images.len());
+        for (image, tests) in &all {
+            assert!(!tests.is_empty(), "{image} has no test");
+        }
+        let names = |filter| -> Vec<String> {
+            let found = matching(&workspace, Some(filter)).unwrap();
+            found.into_iter().map(|(image, _)| image).collect()
+        };
+        assert_eq!(names("irqs_on"), ["irqs_on"]);
+        assert_eq!(names("sweep_d"), ["sweep_debug"]);
+        let (image, tests) = &all[0];
+        assert!(names(&tests[0]).contains(image));
+        assert_eq!(names("listing::syscall"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_the_images_that_are_wanted_are_built() {
+        let workspace = Workspace::find().unwrap();
+        let shown = cargo(&workspace, &["boot", "memory"]).shown();
+        assert!(
+            shown.contains("test --package example-os --test boot --test memory --target "),
+            "{shown}"
+        );
     }
 
     #[test]
