@@ -129,6 +129,8 @@ pub struct CpuFeatures {
     pub ssbd: bool,
     /// `IA32_SPEC_CTRL` has PSFD.
     pub psfd: bool,
+    /// `IA32_SPEC_CTRL` has BHI_DIS_S (Intel `BHI_CTRL`).
+    pub bhi_ctrl: bool,
     /// EFER has AIBRSE (AMD).
     pub automatic_ibrs: bool,
     /// VERW overwrites CPU buffers (Intel `MD_CLEAR`).
@@ -249,6 +251,7 @@ impl CpuFeatures {
             stibp: has(seven.edx, 27) || has(sizes.ebx, 15),
             ssbd: has(seven.edx, 31) || has(sizes.ebx, 24),
             psfd: has(seven_two.edx, 0) || has(sizes.ebx, 28),
+            bhi_ctrl: has(seven_two.edx, 4),
             automatic_ibrs: has(amd21.eax, 8),
             md_clear: has(seven.edx, 10),
             lfence_serializing: has(amd21.eax, 2),

@@ -35,6 +35,7 @@ use core::mem::{offset_of, size_of};
 use static_assertions::const_assert_eq;
 
 use crate::debug::DebugStatus;
+use crate::guard::guard;
 
 /// How the kernel was entered. Bits 15:8 of the frame's kind word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,7 +233,9 @@ macro_rules! exit_registers {
                 #[inline(always)]
                 pub const fn $set(&mut self, value: u64) {
                     self.$get = value;
-                    self.kind |= MODIFIED;
+                    if guard!("mark-modified", true) {
+                        self.kind |= MODIFIED;
+                    }
                 }
             )*
         }

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use static_assertions::const_assert_eq;
 
+use crate::guard::guard;
 use crate::irq::IrqOff;
 use crate::msr::SpecCtrl;
 
@@ -262,10 +263,10 @@ impl SplitTables {
     ///
     /// [`SplitTablesError::OddRoot`], [`SplitTablesError::NoFlush`].
     pub const fn new(kernel: u64) -> Result<Self, SplitTablesError> {
-        if kernel & Self::NO_FLUSH != 0 {
+        if guard!("split-no-flush", kernel & Self::NO_FLUSH != 0) {
             return Err(SplitTablesError::NoFlush { cr3: kernel });
         }
-        if kernel & Self::USER_ROOT != 0 {
+        if guard!("split-odd-root", kernel & Self::USER_ROOT != 0) {
             return Err(SplitTablesError::OddRoot { cr3: kernel });
         }
         Ok(Self {
@@ -295,7 +296,7 @@ impl SplitTables {
     ///
     /// As [`SplitTables::new`], and [`SplitTablesError::UserPcid`].
     pub const fn with_pcid(kernel: u64) -> Result<Self, SplitTablesError> {
-        if kernel & Self::USER_PCID != 0 {
+        if guard!("split-user-pcid", kernel & Self::USER_PCID != 0) {
             return Err(SplitTablesError::UserPcid { cr3: kernel });
         }
         match Self::new(kernel) {

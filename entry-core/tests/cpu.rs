@@ -32,7 +32,7 @@ fn flags(cpu: &CpuFeatures) -> Vec<&'static str> {
         };
     }
     names!(hypervisor sep syscall fsgsbase lkgs fred tsc rdtscp rdpid apic x2apic tsc_deadline xsave smep smap umip pku
-        lass nx page1gb la57 pcid invpcid pge cet_ss cet_ibt ibrs stibp ssbd psfd automatic_ibrs md_clear lfence_serializing
+        lass nx page1gb la57 pcid invpcid pge cet_ss cet_ibt ibrs stibp ssbd psfd bhi_ctrl automatic_ibrs md_clear lfence_serializing
         null_selector_clears_base erms fsrm)
 }
 
@@ -67,6 +67,7 @@ const BITS: &[(u32, u32, usize, u32, &str)] = &[
     (7, 1, 0, 17, "fred"),
     (7, 1, 0, 18, "lkgs"),
     (7, 2, 3, 0, "psfd"),
+    (7, 2, 3, 4, "bhi_ctrl"),
     (0x8000_0001, 0, 3, 11, "syscall"),
     (0x8000_0001, 0, 3, 20, "nx"),
     (0x8000_0001, 0, 3, 26, "page1gb"),

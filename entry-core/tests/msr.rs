@@ -72,6 +72,7 @@ fn efer_and_spec_ctrl_bits_are_those_of_the_manuals() {
         (SpecCtrl::SINGLE_THREAD_INDIRECT_BRANCH_PREDICTORS, 0x2),
         (SpecCtrl::SPECULATIVE_STORE_BYPASS_DISABLE, 0x4),
         (SpecCtrl::PREDICTIVE_STORE_FORWARDING_DISABLE, 0x80),
+        (SpecCtrl::BRANCH_HISTORY_DISABLE_SUPERVISOR, 0x400),
     ] {
         assert_eq!(SpecCtrl::bits(&flag), bits, "{flag:?}");
     }
@@ -181,8 +182,8 @@ fn fake_loses_what_it_is_told_to_lose() {
 fn spec_ctrl_takes_the_bits_that_the_cpu_has() {
     let none = CpuFeatures::from_cpuid(|_, _| Default::default());
     let mut all = none;
-    (all.ibrs, all.stibp, all.ssbd, all.psfd) = (true, true, true, true);
-    assert_eq!(SpecCtrl::bits(&SpecCtrl::supported(&all)), 0x87);
+    (all.ibrs, all.stibp, all.ssbd, all.psfd, all.bhi_ctrl) = (true, true, true, true, true);
+    assert_eq!(SpecCtrl::bits(&SpecCtrl::supported(&all)), 0x487);
     assert_eq!(SpecCtrl::bits(&SpecCtrl::supported(&none)), 0);
     for bit in 0..64 {
         let flags = SpecCtrl::from_bits_retain(1 << bit);
@@ -193,7 +194,7 @@ fn spec_ctrl_takes_the_bits_that_the_cpu_has() {
         assert_eq!(SpecCtrl::new(flags, &none), refused);
         assert_eq!(
             SpecCtrl::new(flags, &all),
-            if 0x87 & 1u64 << bit != 0 { Ok(flags) } else { refused }
+            if 0x487 & 1u64 << bit != 0 { Ok(flags) } else { refused }
         );
     }
     let mut one = none;

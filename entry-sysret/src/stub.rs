@@ -47,6 +47,21 @@ macro_rules! allow_speculation {
     };
 }
 
+/// INT3 behind an instruction that leaves for good: nothing is executed there, even by a CPU that guesses.
+#[cfg(not(ablate = "exit-stop-speculation"))]
+macro_rules! stop {
+    () => {
+        "int3"
+    };
+}
+
+#[cfg(ablate = "exit-stop-speculation")]
+macro_rules! stop {
+    () => {
+        "nop"
+    };
+}
+
 /// VERW, then the instruction that leaves.
 macro_rules! leave_by {
     ($instruction:literal) => {
@@ -113,7 +128,7 @@ macro_rules! exit_stub {
             "3:",
             $crate::stub::leave_by!("sysretq"),
             "4:",
-            "int3",
+            $crate::stub::stop!(),
             ::entry_core::entry_window!("16b", "17b", "{no_stack}"),
             ::entry_core::entry_window!("17b", "3b", "{user_rsp}"),
             ::entry_core::entry_window!("3b", "4b", "{user_both}"),
@@ -127,7 +142,7 @@ macro_rules! exit_stub {
             "13:",
             $crate::stub::leave_by!("sysret"),
             "14:",
-            "int3",
+            $crate::stub::stop!(),
             ".if {verw}",
             ".balign 2",
             "21:",
@@ -153,8 +168,8 @@ macro_rules! exit_stub {
             loads_ss = const $rules.exit_loads_ss() as usize,
             kernel_ss = const $rules.kernel_data,
             kpti = const O::KPTI as usize,
-            verw = const O::VERW as usize,
-            ibrs = const O::IBRS as usize,
+            verw = const $crate::decide::guard!("exit-clear-buffers", O::VERW) as usize,
+            ibrs = const $crate::decide::guard!("exit-allow-speculation", O::IBRS) as usize,
             no_stack = const ::entry_core::windows::flags::USER_RSP,
             user_rsp = const ::entry_core::windows::flags::USER_RSP | ::entry_core::windows::user_cr3::<O>(),
             user_both = const ::entry_core::windows::flags::USER_GS
@@ -210,7 +225,7 @@ macro_rules! iret_exit_stub {
             "6:",
             "iretq",
             "7:",
-            "int3",
+            $crate::stub::stop!(),
             ".if {verw}",
             ".balign 2",
             "21:",
@@ -231,8 +246,8 @@ macro_rules! iret_exit_stub {
             spec_ctrl = const <::entry_core::msr::SpecCtrl as ::entry_core::msr::Register>::NUMBER,
             verw_selector = const $verw_selector,
             kpti = const O::KPTI as usize,
-            verw = const O::VERW as usize,
-            ibrs = const O::IBRS as usize,
+            verw = const $crate::decide::guard!("exit-clear-buffers", O::VERW) as usize,
+            ibrs = const $crate::decide::guard!("exit-allow-speculation", O::IBRS) as usize,
             user_tables = const ::entry_core::windows::user_cr3::<O>(),
             user_gs = const ::entry_core::windows::flags::USER_GS | ::entry_core::windows::user_cr3::<O>(),
             user_iret = const ::entry_core::windows::flags::USER_GS
@@ -244,4 +259,4 @@ macro_rules! iret_exit_stub {
 
 const _: () = assert!(Leave::Sysret as u32 == 0 && Leave::Iret as u32 == 1 && Leave::Sysret32 as u32 == 1 << 31);
 
-pub(crate) use {allow_speculation, exit_stub, iret_exit_stub, leave_by, load_sysret_words};
+pub(crate) use {allow_speculation, exit_stub, iret_exit_stub, leave_by, load_sysret_words, stop};

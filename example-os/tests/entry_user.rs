@@ -13,6 +13,8 @@ mod program;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use entry_core::msr::{Cpu, Lstar, Register};
+use entry_core::rflags::Rflags;
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
 use entry_core::{IrqOff, TrapFrame};
@@ -23,7 +25,7 @@ use example_os::harness::{FINE, is_bochs, killed};
 use example_os::memory::USER_LIMIT;
 use example_os::process::signal::Signal;
 use example_os::process::{self, WaitStatus};
-use program::{DATA, Machine, STACK_TOP, program};
+use program::{CODE, DATA, Machine, STACK_TOP, program};
 
 const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;
@@ -70,6 +72,31 @@ fn on_nmi(frame: &mut TrapFrame) -> bool {
     }
     apic::timer_nmi(100_000);
     true
+}
+
+/// Where the frame of the last #DB was, and whether it came in a window of the stubs.
+static DEBUG_FRAME: AtomicU64 = AtomicU64::new(0);
+static WINDOW_BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
+
+fn pass_breakpoints(frame: &mut TrapFrame) -> bool {
+    if frame.vector() != Vector::DEBUG.0 {
+        return false;
+    }
+    DEBUG_FRAME.store(core::ptr::from_ref(frame).addr() as u64, Ordering::Relaxed);
+    if windows::find(frame.rip()).is_some() {
+        WINDOW_BREAKPOINTS.fetch_add(1, Ordering::Relaxed);
+    }
+    frame.set_rflags(frame.rflags() | Rflags::RESUME.bits());
+    true
+}
+
+/// Sets an instruction breakpoint, or takes it away.
+fn set_breakpoint(at: Option<u64>) {
+    let control = if at.is_some() { 0x402_u64 } else { 0x400 };
+    // SAFETY: whoever sets one has a hook that answers it.
+    unsafe {
+        core::arch::asm!("mov dr0, {}", "mov dr7, {}", in(reg) at.unwrap_or(0), in(reg) control, options(nostack))
+    };
 }
 
 /// Breakpoints that came in user mode, and in the windows of the stubs.
@@ -186,6 +213,31 @@ example_os::tests! { Machine;
         // RAX is the number of a call that INT 0x80 offers.
         let status = machine.run(program!("mov eax, 0x4558", "xor edi, edi", "mov ecx, 100000000", "4:", "loop 4b", "ud2"));
         panic!("it ended with {status:?}");
+    }
+
+    fn a_stack_pointer_into_the_stack_of_an_event_fools_nobody(machine) {
+        entry::set_kernel_hook(Some(pass_breakpoints));
+        // SAFETY: one #DB after the NOP and one after the second POPF, which clears TF.
+        unsafe { core::arch::asm!("pushfq", "pushfq", "or dword ptr [rsp], 0x100", "popfq", "nop", "popfq") };
+        // RSP at the end of the stub of #DB, when only the interrupt image is left on its stack.
+        let at_the_end = DEBUG_FRAME.load(Ordering::Relaxed) + TrapFrame::RIP as u64;
+        WINDOW_BREAKPOINTS.store(0, Ordering::Relaxed);
+        let mut frame = entry::first_frame(CODE, STACK_TOP);
+        frame.set_rbx(at_the_end);
+        let code = program!(
+            "mov ebp, 3",
+            "4:", "mov rsp, rbx", "mov eax, 110", "syscall", "cmp rsp, rbx", "jne 5f", "dec ebp", "jnz 4b",
+            "xor edi, edi", "6:", "mov eax, 60", "syscall", "ud2", "5:", "mov edi, 1", "jmp 6b",
+        );
+        let pid = machine.start_at(CODE, code, &frame);
+        // SAFETY: 1. this is the kernel. 2. Every CPU in 64-bit mode has it.
+        set_breakpoint(Some(unsafe { Lstar::read(&mut Cpu) }.bits()));
+        let status = machine.finish(pid);
+        set_breakpoint(None);
+        entry::set_kernel_hook(None);
+        assert_eq!(status, Some(FINE));
+        // Three calls, and the last one.
+        assert_eq!(WINDOW_BREAKPOINTS.load(Ordering::Relaxed), 4);
     }
 
     fn a_data_breakpoint_that_mov_ss_holds_back_does_no_harm(machine) {

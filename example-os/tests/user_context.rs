@@ -14,14 +14,14 @@ use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use assembly::program;
-use entry_core::kernel::{Baseline, WithSmap};
+use entry_core::kernel::{Baseline, Leave, WithSmap};
 use entry_core::msr::Cpu;
 use entry_core::plan::Installed;
 use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame};
 use entry_sysret::context::{Events, RunKernel, RunStack, UserContext, UserEvent};
 use entry_sysret::iret::{CodeSize, program_start};
-use entry_sysret::{Refusal, Rules, SysretOrIret};
+use entry_sysret::{ExitWords, Refusal, Rules, SysretOrIret, decide};
 use example_os::device::apic;
 use example_os::entry::{self, LAYOUT, UserRules};
 use example_os::harness::Suite;
@@ -216,6 +216,31 @@ example_os::tests! { Machine;
         check(context.frame(), SEED);
         assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
         assert_eq!(context.frame().entry_kind(), Some(EntryKind::Syscall64));
+    }
+
+    fn a_system_call_that_is_restarted_comes_again_as_it_was(machine) {
+        for (code, kind) in [
+            (program!("syscall", "int3"), EntryKind::Syscall64),
+            (program!("int 0x80", "int3"), EntryKind::Int80),
+        ] {
+            let mut context = machine.load(code);
+            fill(context.frame_mut(), SEED);
+            let number = context.frame().rax();
+            for _ in 0..3 {
+                assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+                let frame = context.frame_mut();
+                assert_eq!((frame.entry_kind(), frame.rip(), frame.rax()), (Some(kind), CODE + 2, number));
+                frame.set_return_value((-4_i64).cast_unsigned());
+                frame.restart_system_call();
+                // By IRET: RCX is not RIP.
+                let words = ExitWords::of(frame);
+                assert_eq!(decide(&words, &UserRules::RULES), Ok(Leave::Iret));
+            }
+            assert_eq!(machine.run(&mut context), UserEvent::SystemCall);
+            context.frame_mut().set_return_value(0);
+            assert_eq!(machine.run(&mut context), BREAKPOINT);
+            assert_eq!((context.frame().rip(), context.frame().rax()), (CODE + 3, 0));
+        }
     }
 
     fn an_invalid_opcode_comes_back_and_can_be_skipped(machine) {

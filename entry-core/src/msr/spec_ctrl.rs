@@ -13,6 +13,7 @@ bitflags! {
     /// | 1 | STIBP | nor by the sibling thread |
     /// | 2 | SSBD | loads do not pass older stores |
     /// | 7 | PSFD | no predictive store forwarding |
+    /// | 10 | BHI_DIS_S | in the kernel, indirect branches are not predicted from the history of branches in user mode |
     ///
     /// A bit may be set only where CPUID has it, else #GP. Unknown bits are kept.
     ///
@@ -29,6 +30,8 @@ bitflags! {
         const SPECULATIVE_STORE_BYPASS_DISABLE = 1 << 2;
         /// PSFD, bit 7.
         const PREDICTIVE_STORE_FORWARDING_DISABLE = 1 << 7;
+        /// BHI_DIS_S, bit 10.
+        const BRANCH_HISTORY_DISABLE_SUPERVISOR = 1 << 10;
 
         const _ = !0;
     }
@@ -43,6 +46,7 @@ impl SpecCtrl {
         bits.set(Self::SINGLE_THREAD_INDIRECT_BRANCH_PREDICTORS, cpu.stibp);
         bits.set(Self::SPECULATIVE_STORE_BYPASS_DISABLE, cpu.ssbd);
         bits.set(Self::PREDICTIVE_STORE_FORWARDING_DISABLE, cpu.psfd);
+        bits.set(Self::BRANCH_HISTORY_DISABLE_SUPERVISOR, cpu.bhi_ctrl);
         bits
     }
 
