@@ -129,7 +129,7 @@ pub struct CpuFeatures {
     pub ssbd: bool,
     /// `IA32_SPEC_CTRL` has PSFD.
     pub psfd: bool,
-    /// `IA32_SPEC_CTRL` has BHI_DIS_S (Intel `BHI_CTRL`).
+    /// `IA32_SPEC_CTRL` has `BHI_DIS_S` (Intel `BHI_CTRL`).
     pub bhi_ctrl: bool,
     /// EFER has AIBRSE (AMD).
     pub automatic_ibrs: bool,

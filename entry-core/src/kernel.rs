@@ -308,7 +308,7 @@ pub trait Options: 'static {
     const VERW: bool = false;
     /// `IA32_SPEC_CTRL` is written at each entry from user mode and at each exit, from
     /// [`PerCpuHeader::KERNEL_SPEC_CTRL`] and [`PerCpuHeader::USER_SPEC_CTRL`]; paranoid events put back what they found. Which
-    /// bits the kernel runs with is its own choice: IBRS (CVE-2022-29900 and its kin), BHI_DIS_S against predictions from the
+    /// bits the kernel runs with is its own choice: IBRS (CVE-2022-29900 and its kin), `BHI_DIS_S` against predictions from the
     /// history of branches (CVE-2022-0001).
     const IBRS: bool = false;
 }
