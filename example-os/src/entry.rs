@@ -491,6 +491,11 @@ pub(crate) fn split_vector_stubs() -> u64 {
     options::split::<OsKernel>().vectors
 }
 
+/// The same with [`options::SplitWithPcid`].
+pub(crate) fn split_with_pcid_vector_stubs() -> u64 {
+    options::split_with_pcid().vectors
+}
+
 /// The same with interrupts on at SYSCALL.
 pub(crate) fn irqs_on_vector_stubs() -> u64 {
     irqs_on_stubs::<OsKernel>().vectors

@@ -21,7 +21,7 @@
 //! and with page faults for want of the stack and of the page itself.
 //!
 //! With KPTI the program is entered on tables of its own, and the kernel's are made useless to it: what comes back on the wrong
-//! ones faults.
+//! ones faults. Every handler has to find the kernel's CR3, identifier included.
 //!
 //! The counts of the first two are instructions, so the machine's clock has to count those: QEMU with `-icount shift=0`,
 //! or Bochs. The list of boundaries comes from the archive ([`Listing`]); coverage is reported for each stub.
@@ -53,7 +53,7 @@ use crate::boot;
 use crate::device::apic;
 use crate::entry::compat::{self, Kernel32};
 use crate::entry::sysenter::{Callee, Callee32, Callee64, CalleeBoth, Way};
-use crate::entry::{self, OsKernel, PerCpu};
+use crate::entry::{self, OsKernel, PerCpu, options};
 use crate::harness::Suite;
 use crate::lock::{Guard, Lock};
 use crate::memory::USER_LIMIT;
@@ -236,6 +236,7 @@ impl Sweep {
         SHARED
             .header
             .store(core::ptr::from_ref(PerCpu::current(&irq)).addr() as u64, Relaxed);
+        SHARED.cr3.store(victim.cr3(), Relaxed);
         entry::set_kernel_hook(Some(handler::handle));
         Self {
             set,
@@ -549,6 +550,7 @@ impl Sweep {
         let is_work_done = shared.lost.count() == 0;
         let are_flags_good = shared.dirty.count() == 0;
         let is_base_good = shared.foreign.count() == 0;
+        let are_tables_good = shared.strayed.count() == 0;
         let are_events_good = shared.events.count() == scene.event.arrivals()
             && (scene.event != Event::UserNmi || shared.nmis.count() > 0)
             && shared.returns.count() == u32::from(scene.event == Event::BadIret)
@@ -563,6 +565,7 @@ impl Sweep {
             && is_work_done
             && are_flags_good
             && is_base_good
+            && are_tables_good
             && are_events_good
         {
             return;
@@ -577,12 +580,13 @@ impl Sweep {
         );
         println!(
             "[sweep]   stack untouched {is_stack_good}, work done {is_work_done}, store seen {is_memory_good}, timer interrupts {} last at {:#x} and {} inside, \
-             flags left on {:#x}, foreign GS base {:#x}, events {}, failed returns {}",
+             flags left on {:#x}, foreign GS base {:#x}, strayed CR3 {:#x}, events {}, failed returns {}",
             shared.timers.count(),
             shared.timers.last(),
             shared.nested.count(),
             shared.dirty.last(),
             shared.foreign.last(),
+            shared.strayed.last(),
             shared.events.count(),
             shared.returns.count(),
         );
@@ -642,6 +646,23 @@ impl SplitSweep {
 impl Suite for SplitSweep {
     fn set_up() -> Self {
         Self(of_set(Set::Split))
+    }
+}
+
+/// Sweeps over [`Set::SplitWithPcid`], where the CPU has it.
+#[derive(Debug)]
+pub struct PcidSweep(Option<Sweep>);
+
+impl PcidSweep {
+    /// [`Sweep::run`]; `None` if the CPU has no such set.
+    pub fn run(&mut self, injector: Injector) -> Option<bool> {
+        self.0.as_mut().map(|sweep| sweep.run(injector))
+    }
+}
+
+impl Suite for PcidSweep {
+    fn set_up() -> Self {
+        Self(options::has_pcid().then(|| of_set(Set::SplitWithPcid)))
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn has_pcid() -> bool {
 
 /// Identifier of the kernel's tables while a program of [`SplitWithPcid`] runs. There is one pair for all of them, and a switch
 /// to one drops what is left of the last.
-pub(super) const KERNEL_PCID: u64 = 1;
+pub(crate) const KERNEL_PCID: u64 = 1;
 
 /// System calls that change no translation: `sched_yield`, `getpid`, `getppid`.
 const CHANGE_NO_TABLES: [u64; 3] = [24, 39, 110];

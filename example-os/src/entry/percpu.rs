@@ -431,7 +431,7 @@ impl PerCpu {
     #[inline(never)]
     pub(crate) unsafe fn load_tables(&self, cr3: u64) {
         let (tables, rsp0) = if self.is_split() {
-            let tables = if self.vectors.load(Ordering::Relaxed) == Vectors::SplitWithPcid as u8 {
+            let tables = if self.has_pcid() {
                 kernel::drop_all_translations();
                 SplitTables::with_pcid(cr3 | options::KERNEL_PCID)
             } else {
@@ -448,6 +448,18 @@ impl PerCpu {
         unsafe { self.header.set_tables(tables) };
         // SAFETY: it is the top of this CPU's entry stack, or what `set_kernel_stack` was given.
         unsafe { self.task_state.segment.set_rsp0(rsp0) };
+    }
+
+    /// Whether the stubs are those that keep the program's translations while the kernel runs.
+    fn has_pcid(&self) -> bool {
+        self.vectors.load(Ordering::Relaxed) == Vectors::SplitWithPcid as u8
+    }
+
+    /// Drops what is kept, after a change of tables that neither a system call of the program's nor its page fault was.
+    pub(crate) fn drop_kept_translations(&self) {
+        if self.has_pcid() {
+            kernel::drop_all_translations();
+        }
     }
 
     /// Executes LIDT, for an experiment that lasts while no other process runs.

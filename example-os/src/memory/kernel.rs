@@ -137,24 +137,30 @@ pub fn activate_kernel() {
 ///
 /// # Safety
 ///
-/// 1. `root` is the address of a root table whose kernel half is that of [`root_entry`], and which lives until CR3 is
-///    loaded again.
+/// 1. `cr3` selects a root table whose kernel half is that of [`root_entry`], and which lives until CR3 is loaded again.
 #[inline(always)]
-pub(super) unsafe fn write_cr3(root: u64) {
+pub(super) unsafe fn write_cr3(cr3: u64) {
     // SAFETY: the kernel half stays (condition 1). No `nomem`: what user addresses show changes.
-    unsafe { core::arch::asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
+    unsafe { core::arch::asm!("mov cr3, {}", in(reg) cr3, options(nostack, preserves_flags)) };
 }
 
 /// Makes this CPU forget the user half of the tables at `root`, if CR3 holds them. Kernel pages are global and stay.
 pub(super) fn drop_user_translations(root: u64) {
+    let current = cr3();
+    // Below the address there may be an identifier. Its translations are dropped; those of the program's, by the stubs' kernel.
+    if current & !(PAGE_SIZE - 1) == root {
+        // SAFETY: it is the root that is loaded already.
+        unsafe { write_cr3(current) };
+    }
+}
+
+/// CR3 as it is: the address of the root table, and an identifier below.
+#[inline(always)]
+pub(crate) fn cr3() -> u64 {
     let current: u64;
     // SAFETY: reading CR3 has no effect.
     unsafe { core::arch::asm!("mov {}, cr3", out(reg) current, options(nomem, nostack, preserves_flags)) };
-    // Below the address there may be an identifier, whose translations the stubs' kernel drops.
-    if current & !(PAGE_SIZE - 1) == root {
-        // SAFETY: it is the root that is loaded already.
-        unsafe { write_cr3(root) };
-    }
+    current
 }
 
 /// Makes this CPU forget all translations under all process-context identifiers, but for global ones. It has INVPCID.

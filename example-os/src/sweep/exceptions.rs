@@ -251,12 +251,12 @@ pub(super) fn rows(set: Set, injector: Injector, is_bochs: bool) -> impl Iterato
         Injector::Timer => [&COUNTS, &NESTED, &[], &[]],
         Injector::TimerNmi => [&NMI, &COUNTS, &NESTED, &[]],
     };
-    let of_set: [&[Exception]; 2] = match (set, injector) {
-        (Set::Split, Injector::Nmi) if is_bochs => [&SPLIT, &SPLIT_NMI_ON_BOCHS],
-        (Set::Split, Injector::Timer) if is_bochs => [&SPLIT, &[]],
-        (Set::Split, Injector::Timer | Injector::TimerNmi) => [&SPLIT, &SPLIT_NESTED],
-        (Set::Split, _) => [&SPLIT, &[]],
-        _ => [&[], &[]],
+    let of_set: [&[Exception]; 2] = match injector {
+        _ if !set.is_split() => [&[], &[]],
+        Injector::Nmi if is_bochs => [&SPLIT, &SPLIT_NMI_ON_BOCHS],
+        Injector::Timer if is_bochs => [&SPLIT, &[]],
+        Injector::Timer | Injector::TimerNmi => [&SPLIT, &SPLIT_NESTED],
+        Injector::Debug | Injector::Nmi => [&SPLIT, &[]],
     };
     let tables = tables.into_iter().chain(of_set).flatten();
     ALWAYS.iter().chain(tables)

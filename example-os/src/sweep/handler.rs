@@ -17,6 +17,7 @@ use super::registers::Registers;
 use super::victim::Page;
 use crate::device::apic;
 use crate::entry::PerCpu;
+use crate::memory::kernel;
 
 /// Vector of the timer as injector: none that the kernel has a use for.
 pub(super) const TIMER_VECTOR: u8 = 0xe1;
@@ -121,6 +122,10 @@ pub(super) struct Shared {
     pub(super) foreign: Arrivals,
     /// The kernel's GS base.
     pub(super) header: AtomicU64,
+    /// Handlers that were entered with a CR3 that is not the kernel's; its value is the "place".
+    pub(super) strayed: Arrivals,
+    /// The kernel's CR3.
+    pub(super) cr3: AtomicU64,
     /// Whether the timer's handler leaves work.
     pub(super) sets_work: AtomicBool,
     /// Shots that ended, in user mode, with work that nobody had done.
@@ -156,6 +161,8 @@ pub(super) static SHARED: Shared = Shared {
     dirty: Arrivals::new(),
     foreign: Arrivals::new(),
     header: AtomicU64::new(0),
+    strayed: Arrivals::new(),
+    cr3: AtomicU64::new(0),
     sets_work: AtomicBool::new(false),
     lost: Arrivals::new(),
     remainder: AtomicU32::new(0),
@@ -185,6 +192,7 @@ impl Shared {
             &self.faults,
             &self.dirty,
             &self.foreign,
+            &self.strayed,
             &self.lost,
         ] {
             arrivals.clear();
@@ -244,6 +252,10 @@ pub(super) fn handle(frame: &mut TrapFrame) -> bool {
     let base = unsafe { GsBase::read(&mut Cpu) };
     if base.bits() != shared.header.load(Relaxed) {
         shared.foreign.note(base.bits());
+    }
+    let cr3 = kernel::cr3();
+    if cr3 != shared.cr3.load(Relaxed) {
+        shared.strayed.note(cr3);
     }
     match frame.vector() {
         TIMER_VECTOR if shared.is(Phase::Shot) || shared.is(Phase::Drain) => {

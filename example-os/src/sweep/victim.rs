@@ -1,5 +1,6 @@
 //! The program whose registers must survive: an address space with one page of code, and what each event expects.
 
+use entry_core::percpu::SplitTables;
 use entry_core::rflags::Rflags;
 use entry_core::{IrqOff, Kernel, TrapFrame};
 use entry_sysenter::encode;
@@ -14,7 +15,7 @@ use super::registers::Registers;
 use crate::entry::compat;
 use crate::entry::sysenter::Way;
 use crate::entry::variant::{Variant, entry_of};
-use crate::entry::{self, OsKernel, PerCpu, SyscallEntry};
+use crate::entry::{self, OsKernel, PerCpu, SyscallEntry, options};
 use crate::experiment;
 use crate::memory::layout::CALL_PAGE_32;
 use crate::memory::table::{ENTRIES, Entry, Flags, Slot, USER_TABLE, twin};
@@ -119,6 +120,8 @@ pub enum Set {
     Guarded,
     /// Those with KPTI: user mode has tables without the kernel.
     Split,
+    /// The same with process-context identifiers: no load of CR3 by a stub drops a translation.
+    SplitWithPcid,
 }
 
 impl Set {
@@ -126,7 +129,7 @@ impl Set {
     pub(super) const fn events(self) -> &'static [Event] {
         match self {
             Self::Usual => &Event::ALL,
-            Self::Guarded | Self::Split => &[
+            Self::Guarded | Self::Split | Self::SplitWithPcid => &[
                 Event::Syscall,
                 Event::Int80,
                 Event::InvalidOpcode,
@@ -158,6 +161,26 @@ impl Set {
             Self::Usual => event.syscall_entry(),
             Self::Guarded => SyscallEntry::guarded::<OsKernel>(),
             Self::Split => SyscallEntry::split::<OsKernel>(),
+            Self::SplitWithPcid => SyscallEntry::split_with_pcid(),
+        }
+    }
+
+    /// Whether user mode has tables of its own.
+    pub(super) const fn is_split(self) -> bool {
+        matches!(self, Self::Split | Self::SplitWithPcid)
+    }
+
+    /// CR3 in the kernel, and what stubs load for a program whose root table is at `root`, or 0 if they load nothing.
+    const fn tables(self, root: u64) -> (u64, u64) {
+        const KERNEL_PCID: u64 = options::KERNEL_PCID;
+        let user = twin(Frame::containing(root)).start();
+        match self {
+            Self::Usual | Self::Guarded => (root, 0),
+            Self::Split => (root, user),
+            Self::SplitWithPcid => (
+                root | KERNEL_PCID,
+                user | KERNEL_PCID | SplitTables::USER_PCID | SplitTables::NO_FLUSH,
+            ),
         }
     }
 
@@ -167,6 +190,7 @@ impl Set {
             Self::Usual => entry::vector_stubs(),
             Self::Guarded => entry::guarded_vector_stubs(),
             Self::Split => entry::split_vector_stubs(),
+            Self::SplitWithPcid => entry::split_with_pcid_vector_stubs(),
         }
     }
 }
@@ -565,7 +589,9 @@ pub(super) struct Victim {
     /// The page of [`STACK`], through the direct map.
     user_stack: u64,
     landing: LandingPage,
-    /// CR3 of the program, or 0 if it is the kernel's, too.
+    /// CR3 of the kernel.
+    cr3: u64,
+    /// What is loaded for the program, or 0 if it has the kernel's, too.
     tables: u64,
 }
 
@@ -638,26 +664,26 @@ impl Victim {
         let user_stack = DIRECT_MAP + space.translate(STACK).expect("the page was written").physical;
         let stack = KernelStack::new().expect("memory for a stack");
         let cpu = PerCpu::current(irq);
-        let cr3 = space.cr3();
+        let root = space.cr3();
         // SAFETY: 1. it is this CPU's. 2. The space maps the kernel, and lives in the idle thread's slot for good.
-        unsafe { cpu.load_cr3(cr3) };
+        unsafe { cpu.load_cr3(root) };
         *current().space().lock(irq) = Some(space);
         // SAFETY: 1. the stack is new, lives as long as the victim, and no other thread runs.
         unsafe { cpu.set_kernel_stack(stack.top()) };
         current().set_skips_invalid_opcode(true);
         let landing = experiment::map_landing_page(current(), irq).expect("memory for a landing page");
-        let mut tables = 0;
-        if set == Set::Split {
+        if set.is_split() {
             kernel::stop_global_pages();
-            cpu.take_syscall_entry(SyscallEntry::split::<OsKernel>(), irq);
+            cpu.take_syscall_entry(set.syscall_entry(Event::Syscall), irq);
+            forbid_execution(Frame::containing(root));
             // SAFETY: 1. as for `load_cr3`; every root table has a twin.
-            unsafe { cpu.load_tables(cr3) };
-            tables = twin(Frame::containing(cr3)).start();
-            forbid_execution(Frame::containing(cr3));
+            unsafe { cpu.load_tables(root) };
         }
+        let (cr3, tables) = set.tables(root);
         Self {
             _stack: stack,
             landing,
+            cr3,
             tables,
             kernel_stack: KernelStack::new().expect("memory for a stack"),
             user_stack,
@@ -788,6 +814,11 @@ impl Victim {
         unsafe { first.cast::<[u64; 3]>().write_volatile([PATTERN; 3]) };
     }
 
+    /// CR3 in the kernel, once it has been entered.
+    pub(super) const fn cr3(&self) -> u64 {
+        self.cr3
+    }
+
     /// The landing page.
     pub(super) const fn landing(&self) -> LandingPage {
         self.landing
@@ -838,6 +869,7 @@ impl Victim {
         let protection = Protection::READ | Protection::WRITE;
         let mapped = space.mmap(DEMAND, PAGE_SIZE, protection, Placement::FixedNoReplace);
         mapped.expect("the range was just unmapped");
+        PerCpu::current(irq).drop_kept_translations();
         was_written
     }
 }
@@ -884,6 +916,7 @@ impl Page {
         let space = guard.as_mut().expect("the victim's space is in the idle thread's slot");
         let changed = space.protect(address, PAGE_SIZE, protection);
         changed.expect("the page is mapped");
+        PerCpu::current(irq).drop_kept_translations();
     }
 }
 
