@@ -166,7 +166,7 @@ fn a_restart_brings_the_number_back_and_leaves_by_iret() {
     for kind in [EntryKind::Syscall64, EntryKind::Int80] {
         let mut frame = numbered(kind, 0);
         // -EINTR, or whatever the handler has left there.
-        frame.set_return_value(-4i64 as u64);
+        frame.set_return_value((-4_i64).cast_unsigned());
         frame.restart_system_call();
         assert_eq!((frame.rax(), frame.rip()), (116, 117 - 2));
         // RCX is not RIP any more, and the exit is told to look.

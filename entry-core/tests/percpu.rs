@@ -5,7 +5,7 @@ use entry_core::msr::SpecCtrl;
 use entry_core::percpu::{EntryStack, IstStack, SplitTables, SplitTablesError};
 
 /// What a stub reads at an offset of the header.
-fn word(header: &PerCpuHeader, offset: usize) -> u64 {
+const fn word(header: &PerCpuHeader, offset: usize) -> u64 {
     let address = core::ptr::from_ref(header).cast::<u8>().wrapping_add(offset);
     // SAFETY: the word is inside the header, aligned, and nobody writes meanwhile.
     unsafe { address.cast::<u64>().read() }
