@@ -208,66 +208,38 @@ pub(crate) use {
     restore_rax, restrict_speculation,
 };
 
-/// Ends a handler: pending work, the exit decision, tracking. Three tests when there is nothing to do.
+/// Begins the Rust half of an entry from user mode: [`Tracking`] is told.
+///
+/// # Safety
+///
+/// 1. `frame` is the frame at RSP, of an entry from user mode, and nothing else refers to it until the Rust half returns.
+/// 2. Interrupts are off, GS base is the kernel's.
+/// 3. It is called once for each entry, and nothing but a look at CR2 or DR6 came before.
 #[inline(always)]
-fn finish<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
+unsafe fn begin<'a, K: Kernel>(frame: *mut TrapFrame) -> (&'a mut TrapFrame, UserEntry) {
+    // SAFETY: condition 1.
+    let frame = unsafe { &mut *frame };
+    // SAFETY: conditions 1 to 3.
+    let entry = unsafe { UserEntry::assume() };
+    // SAFETY: 1. and 2. by condition 3.
+    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    (frame, entry)
+}
+
+/// Ends a handler: pending work, the exit decision, tracking. Three tests when there is nothing to do.
+///
+/// `choose_plain` is the one of [`Exit`] for the way that the program came in.
+#[inline(always)]
+fn finish<K: Kernel>(
+    frame: &mut TrapFrame,
+    irq: IrqOff,
+    choose_plain: impl FnOnce(&TrapFrame, &IrqOff) -> Option<Leave>,
+) -> Leave {
     if !is_work_pending()
-        && let Some(leave) = K::Exit::choose_plain(frame, &irq)
+        && let Some(leave) = choose_plain(frame, &irq)
     {
         // SAFETY: 1. the stub leaves as soon as the Rust half returns. 2. This is its only return but for that of
         // `finish_slow`. 3. The flag was just tested, with interrupts off.
-        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
-        return leave;
-    }
-    finish_slow::<K>(frame, irq)
-}
-
-/// As [`finish`], for SYSENTER.
-#[inline(always)]
-fn finish_sysenter<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
-    if !is_work_pending()
-        && let Some(leave) = K::Exit::choose_plain_sysenter(frame, &irq)
-    {
-        // SAFETY: as in `finish`.
-        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
-        return leave;
-    }
-    finish_slow::<K>(frame, irq)
-}
-
-/// As [`finish`], for SYSCALL from 32-bit code.
-#[inline(always)]
-fn finish_syscall32<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
-    if !is_work_pending()
-        && let Some(leave) = K::Exit::choose_plain_syscall32(frame, &irq)
-    {
-        // SAFETY: as in `finish`.
-        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
-        return leave;
-    }
-    finish_slow::<K>(frame, irq)
-}
-
-/// As [`finish`], for SYSENTER from 32-bit code.
-#[inline(always)]
-fn finish_sysenter32<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
-    if !is_work_pending()
-        && let Some(leave) = K::Exit::choose_plain_sysenter32(frame, &irq)
-    {
-        // SAFETY: as in `finish`.
-        let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
-        return leave;
-    }
-    finish_slow::<K>(frame, irq)
-}
-
-/// As [`finish`], for exceptions and interrupts.
-#[inline(always)]
-fn finish_event<K: Kernel>(frame: &mut TrapFrame, irq: IrqOff) -> Leave {
-    if !is_work_pending()
-        && let Some(leave) = K::Exit::choose_plain_event(frame, &irq)
-    {
-        // SAFETY: as in `finish`.
         let _ready: UserReturn = unsafe { K::Tracking::user_enter(irq) };
         return leave;
     }
@@ -300,14 +272,10 @@ fn finish_slow<K: Kernel>(frame: &mut TrapFrame, mut irq: IrqOff) -> Leave {
 /// 1. `frame` is the frame at RSP, of an entry from user mode, and nothing else refers to it.
 /// 2. Interrupts are off, GS base is the kernel's.
 pub unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::syscall(frame, entry);
-    finish::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain)
 }
 
 /// Rust half of SYSENTER: [`system_call`], and an end that knows how it was entered.
@@ -316,14 +284,10 @@ pub unsafe extern "sysv64" fn system_call<K: Kernel>(frame: *mut TrapFrame) -> L
 ///
 /// As [`system_call`].
 pub unsafe extern "sysv64" fn sysenter_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::syscall(frame, entry);
-    finish_sysenter::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_sysenter)
 }
 
 /// Rust half of SYSCALL from 32-bit code: [`system_call`], and an end that knows how it was entered.
@@ -332,14 +296,10 @@ pub unsafe extern "sysv64" fn sysenter_call<K: Kernel>(frame: *mut TrapFrame) ->
 ///
 /// As [`system_call`].
 unsafe extern "sysv64" fn syscall32_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::syscall(frame, entry);
-    finish_syscall32::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_syscall32)
 }
 
 /// Rust half of SYSENTER from 32-bit code: [`system_call`], and an end that knows how it was entered.
@@ -348,14 +308,10 @@ unsafe extern "sysv64" fn syscall32_call<K: Kernel>(frame: *mut TrapFrame) -> Le
 ///
 /// As [`system_call`].
 pub unsafe extern "sysv64" fn sysenter32_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::syscall(frame, entry);
-    finish_sysenter32::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_sysenter32)
 }
 
 /// Rust half of INT 0x80: [`system_call`], and an end that knows how it was entered.
@@ -364,14 +320,10 @@ pub unsafe extern "sysv64" fn sysenter32_call<K: Kernel>(frame: *mut TrapFrame) 
 ///
 /// As [`system_call`].
 unsafe extern "sysv64" fn soft_system_call<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::syscall(frame, entry);
-    finish_event::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_event)
 }
 
 /// Rust half of an exception in user mode.
@@ -380,14 +332,10 @@ unsafe extern "sysv64" fn soft_system_call<K: Kernel>(frame: *mut TrapFrame) -> 
 ///
 /// As [`system_call`].
 unsafe extern "sysv64" fn user_exception<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::user_exception(frame, entry);
-    finish_event::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_event)
 }
 
 /// Rust half of a page fault in user mode.
@@ -397,14 +345,10 @@ unsafe extern "sysv64" fn user_exception<K: Kernel>(frame: *mut TrapFrame) -> Le
 /// As [`system_call`].
 unsafe extern "sysv64" fn user_page_fault<K: Kernel>(frame: *mut TrapFrame) -> Leave {
     let address = fault_address();
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub, but for a look at CR2. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust but for CR2.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::user_page_fault(frame, address, entry);
-    finish_event::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_event)
 }
 
 /// CR2.
@@ -422,14 +366,10 @@ fn fault_address() -> u64 {
 ///
 /// As [`system_call`].
 unsafe extern "sysv64" fn user_interrupt<K: Kernel>(frame: *mut TrapFrame) -> Leave {
-    // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = K::user_interrupt(frame, entry);
-    finish_event::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_event)
 }
 
 /// Rust half of NMI, #MC, #DB and #DF in user mode, after the stub moved to the thread's kernel stack.
@@ -439,12 +379,9 @@ unsafe extern "sysv64" fn user_interrupt<K: Kernel>(frame: *mut TrapFrame) -> Le
 /// As [`system_call`].
 unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Leave {
     // SAFETY: condition 1.
-    let frame = unsafe { &mut *frame };
-    note_debug_status(frame);
-    // SAFETY: conditions 1 and 2; the stub calls one Rust half per entry.
-    let entry = unsafe { UserEntry::assume() };
-    // SAFETY: 1. this is the first Rust after the stub, but for a look at DR6. 2. It is called once for each entry.
-    unsafe { K::Tracking::user_exit(entry.irq_off()) };
+    note_debug_status(unsafe { &mut *frame });
+    // SAFETY: 1. and 2. as here. 3. The stub calls one Rust half for each entry, and this is its first Rust but for DR6.
+    let (frame, entry) = unsafe { begin::<K>(frame) };
     let irq = match Vector(frame.vector()) {
         Vector::DEBUG => K::user_exception(frame, entry),
         Vector::NMI => {
@@ -457,7 +394,7 @@ unsafe extern "sysv64" fn user_paranoid<K: Kernel>(frame: *mut TrapFrame) -> Lea
         }
         _ => K::paranoid(frame, entry.into_irq_off()),
     };
-    finish_event::<K>(frame, irq)
+    finish::<K>(frame, irq, K::Exit::choose_plain_event)
 }
 
 /// Takes the reason of a #DB out of DR6, where the next one would find it, into the frame.
