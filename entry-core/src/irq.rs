@@ -10,6 +10,23 @@ use core::marker::PhantomData;
 
 use static_assertions::assert_not_impl_any;
 
+/// An instruction that changes IF. To the compiler it reads and writes memory: what interrupts handlers share with the rest
+/// of a CPU's code is read and written between CLI and STI, and no access may be moved out of there or kept in a register
+/// over the time that interrupts were on.
+#[cfg(all(target_os = "none", not(ablate = "interrupts-order-memory")))]
+macro_rules! change_interrupt_flag {
+    ($instruction:literal) => {
+        core::arch::asm!($instruction, options(nostack, preserves_flags))
+    };
+}
+
+#[cfg(all(target_os = "none", ablate = "interrupts-order-memory"))]
+macro_rules! change_interrupt_flag {
+    ($instruction:literal) => {
+        core::arch::asm!($instruction, options(nomem, nostack, preserves_flags))
+    };
+}
+
 /// Proof that RFLAGS.IF is 0 on this CPU, for as long as the value exists.
 ///
 /// The entry stubs are its source: each of them starts with interrupts masked. Only [`IrqOff::enable`] sets IF, and
@@ -71,7 +88,7 @@ impl IrqOff {
         #[cfg(target_os = "none")]
         // SAFETY: STI changes IF alone. Giving up `self` ends the claim that IF is 0.
         unsafe {
-            core::arch::asm!("sti", options(nomem, nostack));
+            change_interrupt_flag!("sti");
         }
         IrqOn(PhantomData)
     }
@@ -105,7 +122,7 @@ impl IrqOn {
         #[cfg(target_os = "none")]
         // SAFETY: CLI changes IF alone.
         unsafe {
-            core::arch::asm!("cli", options(nomem, nostack));
+            change_interrupt_flag!("cli");
         }
         IrqOff(PhantomData)
     }
@@ -193,7 +210,7 @@ impl Drop for IrqGuard {
         if self.was_on {
             // SAFETY: IF was 1 when the guard was made, so the surrounding code expects interrupts.
             unsafe {
-                core::arch::asm!("sti", options(nomem, nostack));
+                change_interrupt_flag!("sti");
             }
         }
         #[cfg(not(target_os = "none"))]

@@ -8,12 +8,13 @@
 #![reexport_test_harness_main = "test_main"]
 
 use core::arch::asm;
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use entry_core::vector::Vector;
-use entry_core::{EntryKind, TrapFrame};
+use entry_core::{EntryKind, IrqOff, TrapFrame};
 use example_os::device::apic;
-use example_os::entry::{self, PerCpu};
+use example_os::entry::{self, PerCpu, TIMER_VECTOR};
 use example_os::harness::Machine;
 
 /// What the hook saw last: vector, kind, address of the frame, error code.
@@ -51,6 +52,21 @@ fn expect(skip: u64) {
     VECTOR.store(NONE, Ordering::Relaxed);
     SKIP.store(skip, Ordering::Relaxed);
     entry::set_kernel_hook(Some(note));
+}
+
+/// A word for whoever has interrupts off, with nothing atomic or volatile about it.
+struct Owned(UnsafeCell<u32>);
+
+// SAFETY: there is one CPU, and interrupts are off wherever the word is accessed.
+unsafe impl Sync for Owned {}
+
+static OWNED: Owned = Owned(UnsafeCell::new(0));
+
+/// A lower half that writes to it.
+fn write_two(_frame: &TrapFrame, irq: IrqOff) -> IrqOff {
+    // SAFETY: interrupts are off.
+    unsafe { OWNED.0.get().write(2) };
+    irq
 }
 
 /// The distance of the last frame from this function's stack.
@@ -192,6 +208,24 @@ example_os::tests! { Machine;
         apic::eoi();
         assert!(!apic::is_in_service(Vector::INT80.0));
         assert!(distance() < NEAR);
+    }
+
+    fn what_an_interrupt_wrote_is_read_after_it(_machine) {
+        entry::set_lower_half(Some(write_two));
+        apic::send_to_self(TIMER_VECTOR);
+        // SAFETY: 1. interrupts are off in a test. 2. The machine's proof is not used meanwhile.
+        let irq = unsafe { IrqOff::assume() };
+        // From here to the reading nothing is called, so the compiler sees all that happens to the word.
+        // SAFETY: interrupts are off.
+        unsafe { OWNED.0.get().write(1) };
+        let on = irq.enable();
+        // SAFETY: the interrupt comes here.
+        unsafe { asm!("nop", "nop", options(nomem, nostack, preserves_flags)) };
+        let _irq = on.disable();
+        // SAFETY: interrupts are off.
+        let word = unsafe { OWNED.0.get().read() };
+        entry::set_lower_half(None);
+        assert_eq!(word, 2);
     }
 
     fn double_fault_has_a_stack_of_its_own(_machine) {
