@@ -122,8 +122,8 @@ unsafe impl<E: Exit<Refusal = Refusal>, T: Tracking> Kernel for NullKernel<E, T>
 }
 
 impl<E: Exit<Refusal = Refusal>> LeanKernel for NullKernel<E> {
-    extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _number: u64) -> LeanResult {
-        // SAFETY: it is called once, first, here; only the stub calls this function.
+    unsafe extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _number: u64) -> LeanResult {
+        // SAFETY: it is called once, first, here, in a handler that the stub calls.
         let irq = unsafe { Self::lean_entry() };
         LeanResult::new(0, irq)
     }

@@ -6,7 +6,7 @@ use crate::irq::{IrqOff, IrqOn};
 use crate::kernel::{Exit, Kernel, Leave, Options, Tracking, is_work_pending};
 use crate::percpu::PerCpuHeader;
 use crate::stub::exception::CS;
-use crate::stub::lean::{FIRST_NON_USER_BIT, NOT_LEAN};
+use crate::stub::lean::{FIRST_NON_USER_HIGH, NOT_LEAN};
 use crate::stub::{
     address, finish_slow, kernel_interrupt, move_to_thread_stack, push_registers, push_syscall_image, push_user_stack,
     restore_rax, soft_system_call, user_interrupt, vector_stubs_irqs_on,
@@ -124,8 +124,8 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         ".endif",
         "mov rcx, [rsp + {frame_rip}]",
         ".if {tests_rip}",
-        "bt rcx, {limit}",
-        "jc 8f",
+        "cmp dword ptr [rsp + {frame_rip} + 4], {limit}",
+        "jae 8f",
         ".endif",
         "mov r11, [rsp + {frame_rflags}]",
         ".if {tests_flags}",
@@ -169,7 +169,7 @@ pub unsafe extern "sysv64" fn syscall_entry_irqs_on<K: IrqsOnKernel, O: Options>
         frame_rip = const TrapFrame::RIP,
         frame_rflags = const TrapFrame::RFLAGS,
         rsp = const TrapFrame::RSP - TrapFrame::POPPED,
-        limit = const FIRST_NON_USER_BIT,
+        limit = const FIRST_NON_USER_HIGH,
         not_plain = const NOT_LEAN,
         clear = const guard!("clear-registers", O::CLEAR) as usize + no_kpti::<O>(),
         handler = sym system_call_irqs_on::<K>,

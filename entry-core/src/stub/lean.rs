@@ -27,19 +27,48 @@ use crate::windows::{flags, user_cr3};
 ///     LeanResult::new(-38i64 as u64, irq)
 /// }
 /// ```
+///
+/// Only the stub may call the handler, which takes from that call that interrupts are off:
+///
+/// ```compile_fail,E0133
+/// # use entry_core::stub::{LeanKernel, LeanResult};
+/// fn again<K: LeanKernel>() -> LeanResult {
+///     K::syscall_lean(0, 0, 0, 0, 0, 0, 39)
+/// }
+/// ```
+///
+/// ```
+/// # use entry_core::stub::{LeanKernel, LeanResult};
+/// unsafe fn again<K: LeanKernel>() -> LeanResult {
+///     unsafe { K::syscall_lean(0, 0, 0, 0, 0, 0, 39) }
+/// }
+/// ```
 pub trait LeanKernel: Kernel {
     /// A system call: RDI, RSI, RDX, R10, R8, R9 and the number as they were in user mode. Entered with interrupts off;
     /// the result carries the proof that they are off again.
-    extern "sysv64" fn syscall_lean(a0: u64, a1: u64, a2: u64, a3: u64, a4: u64, a5: u64, number: u64) -> LeanResult;
+    ///
+    /// # Safety
+    ///
+    /// 1. The stub calls it, and nobody else: interrupts are off, GS base is the kernel's, and no proof that interrupts are
+    ///    off exists on this CPU. This is what [`LeanKernel::lean_entry`] makes one of.
+    unsafe extern "sysv64" fn syscall_lean(
+        a0: u64,
+        a1: u64,
+        a2: u64,
+        a3: u64,
+        a4: u64,
+        a5: u64,
+        number: u64,
+    ) -> LeanResult;
 
     /// The proof that a lean handler starts from.
     ///
     /// # Safety
     ///
-    /// 1. Called once, first, in [`LeanKernel::syscall_lean`], which only the stub calls.
+    /// 1. Called once, first, in [`LeanKernel::syscall_lean`].
     #[inline(always)]
     unsafe fn lean_entry() -> IrqOff {
-        // SAFETY: the stub calls the handler with IF cleared by IA32_FMASK.
+        // SAFETY: 1. the stub calls the handler with IF cleared by IA32_FMASK. 2. There is no other proof.
         unsafe { IrqOff::assume() }
     }
 }
@@ -80,8 +109,11 @@ pub(super) const NOT_LEAN: u32 = (Rflags::TRAP.bits()
     | Rflags::VIRTUAL_INTERRUPT.bits()
     | Rflags::VIRTUAL_INTERRUPT_PENDING.bits()) as u32;
 
-/// Bit of RIP that is set in the first address after the lower canonical half.
-pub(super) const FIRST_NON_USER_BIT: u32 = 47;
+/// The upper half of the first address that no lean frame leaves for: 2⁴⁷, where the lower half ends with 4-level paging.
+///
+/// One bit would not do: with 5-level paging SYSCALL in the last bytes below 2⁵⁶ saves 2⁵⁶, which is no more canonical and has
+/// bit 47 clear.
+pub(super) const FIRST_NON_USER_HIGH: u32 = 1 << (47 - 32);
 
 /// SYSCALL from 64-bit code with a lean frame of ten words.
 ///
@@ -101,8 +133,8 @@ pub(super) const FIRST_NON_USER_BIT: u32 = 47;
 ///
 /// Stack at the call, from the top: RSP, RIP, RFLAGS, RDI, RSI, RDX, R10, R8, R9, RAX.
 ///
-/// The exit's three tests are the decision for this one kind of frame: no work; RIP in the lower half, since SYSCALL in
-/// the last bytes below 2⁴⁷ saves 2⁴⁷ itself; and no flag that SYSRET can't restore. Nothing but [`Kernel::work`] can
+/// The exit's three tests are the decision for this one kind of frame: no work; RIP below 2⁴⁷, since SYSCALL in the last bytes
+/// of the lower half saves the first address behind it; and no flag that SYSRET can't restore. Nothing but [`Kernel::work`] can
 /// reach the saved words, so RIP needs no other test. If one fails, the ten words become a full [`TrapFrame`] and the
 /// Rust decision follows.
 ///
@@ -202,8 +234,8 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "mov r11, [rsp + 56]",
         "mov rcx, [rsp + 64]",
         ".if {tests_rip}",
-        "bt rcx, {limit}",
-        "jc 8f",
+        "cmp dword ptr [rsp + 68], {limit}", // the upper half of RIP
+        "jae 8f",
         ".endif",
         ".if {tests_flags}",
         "test r11d, {not_lean}",
@@ -280,7 +312,7 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         scratch_rax = const PerCpuHeader::SCRATCH_RAX,
         stack = const PerCpuHeader::KERNEL_STACK,
         work = const PerCpuHeader::WORK,
-        limit = const FIRST_NON_USER_BIT,
+        limit = const FIRST_NON_USER_HIGH,
         not_lean = const NOT_LEAN,
         ss = const K::LAYOUT.user_data().bits(),
         cs = const K::LAYOUT.user_code64().bits(),

@@ -47,8 +47,8 @@ unsafe impl<T: Tracking> Kernel for MyKernel<T> {
 }
 
 impl<T: Tracking> LeanKernel for MyKernel<T> {
-    extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _: u64) -> LeanResult {
-        // SAFETY: it is called once, first, here.
+    unsafe extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _: u64) -> LeanResult {
+        // SAFETY: it is called once, first, here, in a handler that the stub calls.
         LeanResult::new(0, unsafe { Self::lean_entry() })
     }
 }

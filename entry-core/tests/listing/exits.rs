@@ -7,7 +7,7 @@ use entry_core::kernel::{Baseline, Leave};
 use entry_core::stub::{syscall_entry_irqs_on, syscall_entry_lean};
 use entry_core::{EntryKind, PerCpuHeader, SegmentLayout, TrapFrame};
 use entry_sysret::{ExitWords, RuleSet, decide};
-use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{FlowControl, Instruction, MemorySize, Mnemonic, OpKind, Register};
 
 use super::walk::{Path, count, paths, uses_header};
 use super::{TestKernel, address, outside};
@@ -41,7 +41,8 @@ fn tests(path: &[Instruction]) -> Vec<(usize, Instruction)> {
 
 /// What a stub's exit tests of RIP and RFLAGS.
 struct Tests {
-    rip_bit: u8,
+    /// What the upper half of RIP is below.
+    rip_high: u32,
     flags: u32,
 }
 
@@ -52,7 +53,13 @@ impl Tests {
         let [.., (rip_place, rip), (flags_place, flags)] = tests[..] else {
             panic!("{} tests", tests.len())
         };
-        assert_eq!((rip.mnemonic(), rip.op0_register()), (Mnemonic::Bt, Register::RCX));
+        // The upper half of the word that RCX was loaded from; unsigned, so that the kernel's half is above, too.
+        assert_eq!((rip.mnemonic(), rip.memory_base()), (Mnemonic::Cmp, Register::RSP));
+        assert_eq!(
+            (rip.memory_size(), rip.memory_displacement64()),
+            (MemorySize::UInt32, rip_word + 4)
+        );
+        assert_eq!(path[rip_place + 1].mnemonic(), Mnemonic::Jae);
         assert_eq!(
             (flags.mnemonic(), flags.op0_register()),
             (Mnemonic::Test, Register::R11D)
@@ -76,13 +83,13 @@ impl Tests {
             assert_eq!(writes.count(), 0, "{register:?} changes after its test");
         }
         Self {
-            rip_bit: rip.immediate8(),
+            rip_high: rip.immediate32(),
             flags: flags.immediate32(),
         }
     }
 
     const fn let_through(&self, rip: u64, rflags: u64) -> bool {
-        rip >> self.rip_bit & 1 == 0 && rflags & self.flags as u64 == 0
+        rip >> 32 < self.rip_high as u64 && rflags & self.flags as u64 == 0
     }
 
     /// Whatever SYSCALL can have saved: all flags there are with IF set, and return addresses up to the first that is not
@@ -118,8 +125,10 @@ impl Tests {
                     let_through += 1;
                 }
             }
-            assert!(!self.let_through(0x8000_0000_0000, rflags), "{rflags:#x}");
-            assert!(!self.let_through(0x8000_0000_0001, rflags), "{rflags:#x}");
+            // The first addresses that are not canonical, for 48 and for 57 bits.
+            for rip in [0x8000_0000_0000, 0x8000_0000_0001, 1 << 56, 1 << 56 | 1] {
+                assert!(!self.let_through(rip, rflags), "{rip:#x} {rflags:#x}");
+            }
             subset = subset.wrapping_sub(FLAGS) & FLAGS;
             if subset == 0 {
                 break;
