@@ -71,7 +71,8 @@ impl<V> Rcu<V> {
 fn system_call<R>(work: impl FnOnce(&mut Ctx<Kernel, IrqOff, Track>) -> R) -> R {
     // SAFETY: this stands in for an entry stub; there is no frame, and interrupts don't exist here.
     let entry = unsafe { UserEntry::assume() };
-    let mut ctx = Ctx::<Kernel, IrqOff, Track>::enter_from_user(entry);
+    // SAFETY: 1. there is no stub that could have told anybody.
+    let mut ctx = unsafe { Ctx::<Kernel, IrqOff, Track>::enter_from_user(entry) };
     let result = work(&mut ctx);
     if let Ok(ready) = ctx.exit_work(|_| false) {
         let _left = ready.user_enter();

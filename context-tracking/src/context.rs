@@ -15,7 +15,8 @@
 //! | forgotten, by `mem::forget` or an early return | the handler has to *return* what the claim held: [`IrqOff`] or [`UserReturn`] |
 //! | an exit without a claim | a [`UserReturn`] comes from a [`ReadyToExit`], and that from a claim |
 //!
-//! Types can't see what arrives asynchronously. That is left to the [word](crate::state) and the checks on it.
+//! Types can't see what arrives asynchronously, nor what the entry stub has done before: where a handler begins, what its
+//! first claim says is for an `unsafe` block to answer for. Beyond that there are the [word](crate::state) and the checks on it.
 //!
 //! There is no `Drop` guard: a guard can be leaked, a value that has to be returned can't.
 //!
@@ -62,7 +63,8 @@ pub struct IrqUnknown(PhantomData<*mut ()>);
 /// use context_tracking::{Ctx, IrqOff, Kernel, Tracker, UserEntry};
 ///
 /// fn syscall<T: Tracker>(entry: UserEntry) -> IrqOff {
-///     let ctx = Ctx::<Kernel, IrqOff, T>::entered_from_user(entry);
+///     // SAFETY: 1. the kernel's `Tracking` is `T`.
+///     let ctx = unsafe { Ctx::<Kernel, IrqOff, T>::entered_from_user(entry) };
 ///     let ctx = ctx.irqs_on();
 ///     // the system call
 ///     ctx.irqs_off().into_irq_off()
@@ -75,7 +77,8 @@ pub struct IrqUnknown(PhantomData<*mut ()>);
 /// use context_tracking::{Ctx, IrqOff, Kernel, Tracker, UserEntry, UserReturn};
 ///
 /// fn syscall<T: Tracker>(entry: UserEntry) -> UserReturn {
-///     let ctx = Ctx::<Kernel, IrqOff, T>::enter_from_user(entry);
+///     // SAFETY: 1. the kernel's own stubs tell nobody.
+///     let ctx = unsafe { Ctx::<Kernel, IrqOff, T>::enter_from_user(entry) };
 ///     let ctx = ctx.irqs_on();
 ///     // the system call
 ///     let mut ctx = ctx.irqs_off();
@@ -165,7 +168,7 @@ pub struct IrqUnknown(PhantomData<*mut ()>);
 /// ```compile_fail,E0277
 /// # use context_tracking::{Ctx, IrqOff, Kernel, NoTracking, UserEntry};
 /// fn elsewhere(entry: UserEntry) {
-///     let ctx = Ctx::<Kernel, IrqOff, NoTracking>::enter_from_user(entry);
+///     let ctx = unsafe { Ctx::<Kernel, IrqOff, NoTracking>::enter_from_user(entry) };
 ///     std::thread::spawn(move || drop(ctx));
 /// }
 /// ```
@@ -173,7 +176,7 @@ pub struct IrqUnknown(PhantomData<*mut ()>);
 /// ```
 /// # use context_tracking::{Ctx, IrqOff, Kernel, NoTracking, UserEntry};
 /// fn elsewhere(entry: UserEntry) {
-///     let ctx = Ctx::<Kernel, IrqOff, NoTracking>::enter_from_user(entry);
+///     let ctx = unsafe { Ctx::<Kernel, IrqOff, NoTracking>::enter_from_user(entry) };
 ///     std::thread::spawn(move || drop(())); drop(ctx);
 /// }
 /// ```
@@ -221,6 +224,23 @@ pub struct IrqUnknown(PhantomData<*mut ()>);
 /// # use context_tracking::{Ctx, IrqOff, Kernel, Tracker, UserReturn};
 /// fn finish<T: Tracker>(ctx: Ctx<Kernel, IrqOff, T>) -> Option<UserReturn> {
 ///     Some(ctx.exit_work(|_irq| false).ok()?.user_enter())
+/// }
+/// ```
+///
+/// A transition that the stub may have made already, without a word about it: the second one would make this CPU count as
+/// quiescent while it runs kernel code, and an observer would free what is in use here.
+///
+/// ```compile_fail,E0133
+/// # use context_tracking::{Ctx, IrqOff, Kernel, Tracker, UserEntry};
+/// fn begin<T: Tracker>(entry: UserEntry) -> Ctx<Kernel, IrqOff, T> {
+///     Ctx::enter_from_user(entry)
+/// }
+/// ```
+///
+/// ```
+/// # use context_tracking::{Ctx, IrqOff, Kernel, Tracker, UserEntry};
+/// unsafe fn begin<T: Tracker>(entry: UserEntry) -> Ctx<Kernel, IrqOff, T> {
+///     unsafe { Ctx::enter_from_user(entry) }
 /// }
 /// ```
 ///
@@ -293,18 +313,27 @@ impl<I, T: Tracker> Ctx<Kernel, I, T> {
 impl<T: Tracker> Ctx<Kernel, IrqOff, T> {
     /// Makes the transition from user mode, at the start of a handler. For kernels whose stubs make none themselves:
     /// with `entry-core` that is where `Kernel::Tracking` is [`NoTracking`](crate::NoTracking) and `T` another.
+    ///
+    /// # Safety
+    ///
+    /// 1. The transition has not been made for this entry: the stub that `entry` comes from tells nobody who writes to the
+    ///    word of `T`.
     #[inline(always)]
-    pub fn enter_from_user(entry: UserEntry) -> Self {
+    pub unsafe fn enter_from_user(entry: UserEntry) -> Self {
         let irq = entry.into_irq_off();
-        // SAFETY: 1. `entry` says that user mode was just left. 2. It is used up.
+        // SAFETY: 1. `entry` says that user mode was just left. 2. It is used up, and condition 1.
         unsafe { T::user_exit(&irq) };
         Self::new(irq)
     }
 
     /// The claim of a handler whose stub has made the transition already: with `entry-core` that is where
     /// `Kernel::Tracking` is `T`. Such a handler ends with [`Ctx::into_irq_off`].
+    ///
+    /// # Safety
+    ///
+    /// 1. The transition has been made for this entry: the stub that `entry` comes from tells `T`.
     #[inline(always)]
-    pub fn entered_from_user(entry: UserEntry) -> Self {
+    pub unsafe fn entered_from_user(entry: UserEntry) -> Self {
         T::assert_kernel(Transition::Kernel);
         Self::new(entry.into_irq_off())
     }
@@ -558,7 +587,8 @@ impl<T: Tracker> ReadyToExit<T> {
 /// use context_tracking::{Exception, IrqOff, Tracker};
 ///
 /// fn kernel_interrupt<T: Tracker>(irq: IrqOff, handle: impl FnOnce()) -> IrqOff {
-///     let exception = Exception::<T>::enter(&irq);
+///     // SAFETY: 1. the kernel's own stubs tell nobody. 2. It ends below, and what is made in between ends before.
+///     let exception = unsafe { Exception::<T>::enter(&irq) };
 ///     handle();
 ///     exception.exit();
 ///     irq
@@ -570,7 +600,7 @@ impl<T: Tracker> ReadyToExit<T> {
 /// ```compile_fail,E0599
 /// # use context_tracking::{Exception, IrqOff, Tracker};
 /// fn kernel_interrupt<T: Tracker>(irq: IrqOff) {
-///     let exception = Exception::<T>::enter(&irq);
+///     let exception = unsafe { Exception::<T>::enter(&irq) };
 ///     exception.user_enter()
 /// }
 /// ```
@@ -578,7 +608,7 @@ impl<T: Tracker> ReadyToExit<T> {
 /// ```
 /// # use context_tracking::{Exception, IrqOff, Tracker};
 /// fn kernel_interrupt<T: Tracker>(irq: IrqOff) {
-///     let exception = Exception::<T>::enter(&irq);
+///     let exception = unsafe { Exception::<T>::enter(&irq) };
 ///     exception.exit()
 /// }
 /// ```
@@ -598,10 +628,16 @@ impl<T: Tracker> fmt::Debug for Exception<'_, T> {
 
 impl<'a, T: Tracker> Exception<'a, T> {
     /// Saves the state and makes it "kernel".
+    ///
+    /// # Safety
+    ///
+    /// 1. An exception or interrupt in the kernel begins to be handled, of which the stub has not told `T`.
+    /// 2. [`Exception::exit`] is called before that handler returns, and every [`Exception`] and [`Nmi`] that is made on this
+    ///    CPU in between ends before: one that outlived this one would be watching no more.
     #[inline(always)]
-    pub fn enter(irq: &'a IrqOff) -> Self {
+    pub unsafe fn enter(irq: &'a IrqOff) -> Self {
         Self {
-            // SAFETY: the caller is an exception handler's begin, and the token is given back by `exit`.
+            // SAFETY: 1. by condition 1, and the token is given back by `exit`, by 2.
             saved: unsafe { T::exception_enter(irq) },
             irq,
         }
@@ -637,7 +673,7 @@ impl<'a, T: Tracker> Exception<'a, T> {
 /// ```compile_fail,E0599
 /// # use context_tracking::{IrqOff, Nmi, Tracker};
 /// fn nmi<T: Tracker>(irq: IrqOff) {
-///     let nmi = Nmi::<T>::enter(&irq);
+///     let nmi = unsafe { Nmi::<T>::enter(&irq) };
 ///     nmi.user_enter()
 /// }
 /// ```
@@ -645,7 +681,7 @@ impl<'a, T: Tracker> Exception<'a, T> {
 /// ```
 /// # use context_tracking::{IrqOff, Nmi, Tracker};
 /// fn nmi<T: Tracker>(irq: IrqOff) {
-///     let nmi = Nmi::<T>::enter(&irq);
+///     let nmi = unsafe { Nmi::<T>::enter(&irq) };
 ///     nmi.exit()
 /// }
 /// ```
@@ -665,10 +701,16 @@ impl<T: Tracker> fmt::Debug for Nmi<'_, T> {
 
 impl<'a, T: Tracker> Nmi<'a, T> {
     /// Counts the NMI, and makes this CPU watching if it was not.
+    ///
+    /// # Safety
+    ///
+    /// 1. An NMI, #MC, #DB or #DF in the kernel begins to be handled, of which the stub has not told `T`.
+    /// 2. [`Nmi::exit`] is called before that handler returns, and every [`Exception`] and [`Nmi`] that is made on this CPU in
+    ///    between ends before.
     #[inline(always)]
-    pub fn enter(irq: &'a IrqOff) -> Self {
+    pub unsafe fn enter(irq: &'a IrqOff) -> Self {
         Self {
-            // SAFETY: the caller is an NMI handler's begin, and the token is given back by `exit`.
+            // SAFETY: 1. by condition 1, and the token is given back by `exit`, by 2.
             saved: unsafe { T::nmi_enter(irq) },
             irq,
         }

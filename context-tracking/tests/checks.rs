@@ -130,7 +130,8 @@ fn a_claim_to_be_in_the_kernel_is_checked() {
     let irq = hooks::user_enter::<Track>(irq());
     // SAFETY: there is no CPU, and no frame.
     let entry = unsafe { UserEntry::assume() };
-    let _ctx = Ctx::<Kernel, IrqOff, Track>::entered_from_user(entry);
+    // SAFETY: as above; that nobody has made the transition is what is tested.
+    let _ctx = unsafe { Ctx::<Kernel, IrqOff, Track>::entered_from_user(entry) };
     drop(irq);
     assert_eq!(said(), ["claim to be in the kernel in state user, wanted kernel"]);
 
