@@ -199,6 +199,10 @@ fn wrong(lines: &[String], figures: &Figures) -> Vec<String> {
             other => wrong.push(format!("{row}: {other:?}")),
         }
     }
+    let calibrations = (figures.calibration.len(), figures.ring_0.len());
+    if calibrations != (repeats as usize, repeats as usize) {
+        wrong.push(format!("the clock was measured {calibrations:?} times in ring 3 and 0"));
+    }
     match real_clock(figures) {
         Err(why) if why.contains(Kind::Instructions.name()) => {}
         other => wrong.push(format!("ticks that are instructions were taken for {other:?}")),
@@ -293,6 +297,7 @@ mod tests {
                 [(10, 655), (20, 1295)]
                     .map(|(rounds, ticks)| format!("[bench] row={row} rounds={rounds} ticks={ticks} loop=3 ops=1"))
             });
+            let calibration = calibration.repeat(repeats as usize);
             calibration.iter().map(|line| (*line).to_owned()).chain(rows).collect()
         };
         let wrong_of = |lines: Vec<String>| wrong(&lines, &Figures::read(lines.iter().map(String::as_str)).unwrap());

@@ -137,7 +137,7 @@ fn run(args: Args) -> i32 {
     let mut bench = Bench::new(rounds as u64, repeats as u64);
     let hypervisor = Bench::identify();
     if !with_table {
-        bench.calibrate();
+        bench.calibrate(passes.max(repeats));
     } else if let Err(problem) = bench.start_table(hypervisor.name()) {
         println!("bench: no table: {problem}");
         return 2;

@@ -542,8 +542,8 @@ impl Bench {
     /// Measures loops whose length is known, in ring 3 and in ring 0, for whoever judges the clock.
     ///
     /// As often as a row: on a CPU that has other work too, a single stretch says little.
-    pub(crate) fn calibrate(&self) {
-        for _ in 0..self.repeats {
+    pub(crate) fn calibrate(&self, repeats: usize) {
+        for _ in 0..repeats {
             for rounds in [self.rounds, 2 * self.rounds] {
                 let ticks = Self::time_ring_3(rounds);
                 println!("[bench] calibration rounds={rounds} ticks={ticks} loop={CALIBRATION}");
