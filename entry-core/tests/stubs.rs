@@ -4,114 +4,32 @@
 
 #[path = "listing/exits.rs"]
 mod exits;
+#[path = "kernel/tracked.rs"]
+mod tracked;
 #[path = "listing/walk.rs"]
 mod walk;
-
-use std::arch::naked_asm;
-use std::convert::Infallible;
 
 use entry_core::cpu::CpuFeatures;
 use entry_core::kernel::{Baseline, Options, WithSmap};
 use entry_core::plan::Installed;
 use entry_core::stub::{
-    EarlyKernel, IrqsOnKernel, LeanKernel, LeanResult, NoStubSet, Requirements, StubTable, early_stubs, return_to_user,
-    syscall_compat_entry, syscall_entry, syscall_entry_irqs_on, syscall_entry_lean, syscall_floor, vector_stubs,
-    vector_stubs_irqs_on,
+    EarlyKernel, NoStubSet, Requirements, StubTable, early_stubs, return_to_user, syscall_compat_entry, syscall_entry,
+    syscall_entry_irqs_on, syscall_entry_lean, syscall_floor, vector_stubs, vector_stubs_irqs_on,
 };
 use entry_core::vector::SLOT_BYTES;
 use entry_core::windows::{self, flags};
-use entry_core::{
-    EntryKind, Exit, IrqOff, IrqOn, Kernel, Leave, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame, UserEntry,
-};
+use entry_core::{EntryKind, Exit, IrqOff, Kernel, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame};
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpAccess, Register};
 
+use tracked::{MyKernel, Told};
 use walk::{Path, check_everywhere, count, first, instructions, loads_cr3, paths, texts, uses_header, zeroes};
 
-#[derive(Debug)]
-struct TestKernel;
-
-// SAFETY: no stub of it is ever entered.
-unsafe impl Kernel for TestKernel {
-    type Exit = TestExit;
-    type Tracking = NoTracking;
-    const LAYOUT: SegmentLayout = SegmentLayout::NATURAL;
-
-    fn syscall(_: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        entry.into_irq_off()
-    }
-
-    fn user_exception(_: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        entry.into_irq_off()
-    }
-
-    fn user_interrupt(_: &mut TrapFrame, entry: UserEntry) -> IrqOff {
-        entry.into_irq_off()
-    }
-
-    fn kernel_exception(_: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        irq
-    }
-
-    fn kernel_interrupt(_: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        irq
-    }
-
-    fn paranoid(_: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        irq
-    }
-
-    fn work(_: &mut TrapFrame, irq: IrqOff) -> IrqOff {
-        irq
-    }
-
-    fn refused(_: &mut TrapFrame, refusal: Infallible, _: IrqOff) -> IrqOff {
-        match refusal {}
-    }
-}
+type TestKernel = MyKernel<NoTracking>;
+type TestExit = <TestKernel as Kernel>::Exit;
 
 impl EarlyKernel for TestKernel {
     fn exception(_: &TrapFrame) -> ! {
         unreachable!("no stub is entered")
-    }
-}
-
-impl LeanKernel for TestKernel {
-    unsafe extern "sysv64" fn syscall_lean(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64, _: u64) -> LeanResult {
-        unreachable!("no stub is entered")
-    }
-}
-
-impl IrqsOnKernel for TestKernel {
-    fn syscall_irqs_on(_: &mut TrapFrame, irq: IrqOn) -> IrqOn {
-        irq
-    }
-
-    fn window_interrupt(_: &mut TrapFrame, _: &IrqOff) {}
-}
-
-#[derive(Debug)]
-struct TestExit;
-
-// SAFETY: no stub of it is ever entered.
-unsafe impl Exit for TestExit {
-    type Refusal = Infallible;
-
-    fn choose_plain(_: &TrapFrame, _: &IrqOff) -> Option<Leave> {
-        Some(Leave::Iret)
-    }
-
-    fn choose(_: &TrapFrame, _: &IrqOff) -> Result<Leave, Infallible> {
-        Ok(Leave::Iret)
-    }
-
-    #[unsafe(naked)]
-    unsafe extern "sysv64" fn leave<O: Options>() -> ! {
-        naked_asm!("ud2")
-    }
-
-    #[unsafe(naked)]
-    unsafe extern "sysv64" fn leave_by_iret<O: Options>() -> ! {
-        naked_asm!("ud2")
     }
 }
 
@@ -661,6 +579,31 @@ fn nothing_is_left_of_options_that_are_off() {
     // Push, push, jump; CLD, test, branch; then SWAPGS, 15 pushes, move, call, test, a branch to IRET or past it and a jump;
     // or 15 pushes, move, call, 16 to undo them, IRETQ.
     assert_eq!(lengths(vector::<WithoutFence>(TIMER)), [26, 27, 40]);
+}
+
+/// Every path of the stubs of one kernel.
+fn all_texts<K: Kernel>() -> Vec<Vec<String>> {
+    let outside = [
+        address(<K::Exit as Exit>::leave::<Baseline>),
+        address(<K::Exit as Exit>::leave_by_iret::<Baseline>),
+    ];
+    let calls = [
+        address(syscall_entry::<K, Baseline>),
+        address(syscall_compat_entry::<K, Baseline>),
+    ];
+    let slots = address(vector_stubs::<K, Baseline>);
+    let vectors = (0..256).map(|vector| slots + vector * SLOT_BYTES);
+    calls
+        .into_iter()
+        .chain(vectors)
+        .flat_map(|stub| paths(stub, &outside))
+        .map(|path| texts(&path))
+        .collect()
+}
+
+#[test]
+fn no_stub_knows_whether_somebody_is_told_of_the_border() {
+    assert_eq!(all_texts::<TestKernel>(), all_texts::<MyKernel<Told>>());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-// For documentation tests: a kernel that is generic over who is told of the border to user mode, and somebody who is.
+// A kernel that does nothing, generic over who is told of the border to user mode, and somebody who is: for documentation
+// tests, and for tests that read its stubs.
 
 use core::marker::PhantomData;
 
@@ -8,7 +9,7 @@ use entry_core::stub::{IrqsOnKernel, LeanKernel, LeanResult};
 use entry_core::{IrqOff, IrqOn, Kernel, SegmentLayout, TrapFrame, UserEntry, UserReturn};
 use entry_sysret::{Refusal, RuleSet, Rules, SysretOrIret};
 
-pub struct MyKernel<T>(PhantomData<T>);
+pub(crate) struct MyKernel<T>(PhantomData<T>);
 
 impl<T: 'static> Rules for MyKernel<T> {
     const RULES: RuleSet = RuleSet::new(&SegmentLayout::NATURAL, UserLimit::HIGHEST_48, Width::Bits48);
@@ -60,7 +61,7 @@ impl<T: Tracking> IrqsOnKernel for MyKernel<T> {
     fn window_interrupt(_: &mut TrapFrame, _: &IrqOff) {}
 }
 
-pub struct Told;
+pub(crate) struct Told;
 
 // SAFETY: the hooks are empty.
 unsafe impl Tracking for Told {
