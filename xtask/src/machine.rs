@@ -217,6 +217,9 @@ pub(crate) enum Clock {
     Host,
     /// One tick for each instruction.
     Instructions,
+    /// The same, and nothing else differs from boot to boot either: the date is always the same, waiting takes no time
+    /// outside, and what looks random to the guest follows from this number.
+    Repeatable(u32),
 }
 
 /// What to boot.
@@ -274,8 +277,15 @@ impl Machine {
             command.arg("-singlestep");
         }
         command.args(["-cpu", &self.cpu, "-m", &format!("{}M", self.memory)]);
-        if self.clock == Clock::Instructions {
-            command.args(["-icount", "shift=0"]);
+        match self.clock {
+            Clock::Host => {}
+            Clock::Instructions => {
+                command.args(["-icount", "shift=0"]);
+            }
+            Clock::Repeatable(seed) => {
+                command.args(["-icount", "shift=0,sleep=off", "-rtc", "base=2020-01-01,clock=vm"]);
+                command.args(["-seed", &seed.to_string()]);
+            }
         }
         command.args(["-chardev", "stdio,id=com1,signal=off", "-serial", "chardev:com1"]);
         command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
@@ -387,6 +397,18 @@ mod tests {
             line((10, 0, 0))
                 .ends_with("-d exec,nochain,int -dfilter 0x200000..0x200fff,0xffffffff80000000..0xffffffff8000ffff")
         );
+    }
+
+    #[test]
+    fn repeatable_run_has_its_own_date_and_random_numbers() {
+        let line = shown(
+            &Machine {
+                clock: Clock::Repeatable(2),
+                ..machine((7, 2, 22))
+            }
+            .command(),
+        );
+        assert!(line.contains(" -icount shift=0,sleep=off -rtc base=2020-01-01,clock=vm -seed 2 "));
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn not_written(path: &Path, source: std::io::Error) -> Error {
         action: "write",
         path: path.to_owned(),
         source,
-        remedy: "choose a file in a directory that exists and can be written",
+        remedy: "choose a file in a directory that exists, can be written and has room",
     }
 }
 
@@ -164,7 +164,9 @@ pub(crate) fn write_whole(path: &Path, contents: &[u8]) -> Result<()> {
         let mut device = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
         return device.write_all(contents).map_err(failed);
     };
-    file.write_all(contents).map_err(failed)?;
+    // As above: of the temporary name nobody knows.
+    file.write_all(contents)
+        .map_err(|source| failed(source.kind().into()))?;
     file.persist(behind_links(path)).map_err(|error| failed(error.error))?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! that says how many marks it must have.
 
 use std::fmt::{Display, Write};
+use std::path::Path;
 
 use crate::bench::event::Event;
 use crate::bench::growth::{self, Growth, Over};
@@ -12,6 +13,7 @@ use crate::bench::phase::Phases;
 use crate::bench::plot::{self, Bar, DATA, GRID, INK, Plot, Series, hexadecimal};
 use crate::bench::ratio::Ratio;
 use crate::bench::report::Report;
+use crate::bench::row::Row;
 use crate::error::{Error, Result};
 
 /// Longer operations would make bars of the others invisible.
@@ -192,14 +194,25 @@ fn null_calls(report: &Report) -> Option<std::result::Result<Plot, plot::Failed>
     ))
 }
 
+/// Refuses rows of which there would be no such plot.
+pub(crate) fn check_picture(path: &Path, rows: &[&Row]) -> Result<()> {
+    if rows
+        .iter()
+        .any(|row| NULL_CALLS.iter().any(|(name, _)| *name == row.name))
+    {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        field: "--svg",
+        value: path.display().to_string(),
+        why: "which shows null system calls, and none of these rows is one".to_owned(),
+        remedy: "use a filter that matches `syscall/null`, or none".to_owned(),
+    })
+}
+
 /// That plot as a picture of its own, light or dark as its reader is.
 pub(crate) fn picture(report: &Report) -> Result<String> {
-    let plot = null_calls(report).ok_or_else(|| Error::Invalid {
-        field: "--svg",
-        value: "the plot of null calls".to_owned(),
-        why: "of which none was measured".to_owned(),
-        remedy: "use a filter that matches `syscall/null`, or none".to_owned(),
-    })?;
+    let plot = null_calls(report).unwrap_or_else(|| Err("there are no null calls".into()));
     let plot = plot.map_err(not_drawn)?;
     let start = plot.svg.find('>').map_or(0, |end| end + 1);
     let (head, rest) = plot.svg.split_at(start);
@@ -371,7 +384,7 @@ fn table(out: &mut String, report: &Report) {
              <td class=\"n\">{}</td>{cycles}<td class=\"w\">{}",
             escaped(row.name),
             row.seed.unwrap_or(""),
-            measured.instructions,
+            measured.shown(),
             row.target.map_or_else(String::new, |target| format!("≤ {target}")),
             report.on_linux(row),
             escaped(words)
@@ -595,8 +608,15 @@ mod tests {
         }
         assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
         report.rows.clear();
-        let error = super::picture(&report).unwrap_err().to_string();
-        assert!(error.contains("of which none was measured"), "{error}");
+        assert!(super::picture(&report).is_err());
+    }
+
+    #[test]
+    fn picture_of_other_rows_is_refused_before_they_are_measured() {
+        let check = |filter| check_picture(Path::new("x.svg"), &crate::bench::row::matching(filter));
+        assert!(check("syscall/null").is_ok());
+        let error = check("pipe").unwrap_err().to_string();
+        assert!(error.contains("none of these rows is one; use a filter"), "{error}");
     }
 
     #[test]

@@ -33,6 +33,17 @@ pub(crate) struct Measured {
     pub(crate) failures: Vec<String>,
 }
 
+impl Measured {
+    /// The figure, which a row that failed has none of: it is not from two runs that agree, or not of what its name says.
+    pub(crate) fn shown(&self) -> String {
+        if self.failures.is_empty() {
+            self.instructions.to_string()
+        } else {
+            "FAILED".to_owned()
+        }
+    }
+}
+
 /// Everything that a report says.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -263,15 +274,10 @@ impl Report {
         let mut table = empty_table(header);
         for measured in &self.rows {
             let row = measured.row;
-            let spread = if measured.spread == Ratio::ZERO {
-                String::new()
-            } else {
-                format!(" +{}", measured.spread)
-            };
             let mut cells = vec![
                 row.name.to_owned(),
                 row.seed.unwrap_or("").to_owned(),
-                format!("{}{spread}", measured.instructions),
+                measured.shown(),
                 row.target.map_or_else(String::new, |target| format!("≤ {target}")),
                 self.on_linux(row),
             ];
@@ -645,6 +651,21 @@ mod tests {
         for line in notes.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
+    }
+
+    #[test]
+    fn row_that_failed_has_no_figure_in_the_table() {
+        let mut report = report();
+        assert!(!report.figures().contains("FAILED"));
+        report.rows[0].failures.push("two boots do not agree".to_owned());
+        let table = report.figures();
+        let line = table.lines().find(|line| line.contains(" syscall/null/full ")).unwrap();
+        assert!(line.contains(" FAILED ") && !line.contains(" 61 "), "{line}");
+        assert!(
+            report
+                .notes()
+                .contains("FAILED: syscall/null/full: two boots do not agree\n")
+        );
     }
 
     #[test]
