@@ -72,7 +72,9 @@ pub unsafe trait Kernel: Sized + 'static {
     ///
     /// In the kernel, these events run on the stack of their vector, and the CPU starts at the top of that stack each time:
     /// a second event of the same vector overwrites the frame of the first, which can then never return. Different
-    /// vectors may nest in any order. So, while the handler runs for an event that came from the kernel:
+    /// vectors may nest in any order, with one exception: at the last instruction of a stub, IRETQ, the frame is still on the
+    /// stack and the stack counts as free. What arrives there must not be interrupted by an event of the first's vector in turn,
+    /// of which nobody would know. So, while the handler runs for an event that came from the kernel:
     ///
     /// - An NMI handler executes no IRET, neither itself nor by an exception that it takes: NMIs are blocked from the
     ///   delivery of one until the next IRET, whichever event that IRET ends. #DB and #MC that interrupt it end by IRET

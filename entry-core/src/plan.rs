@@ -543,7 +543,7 @@ impl SyscallPlan {
     ///
     /// # Safety
     ///
-    /// CPL is 0, and the plan was made from the features of the CPU behind `msrs`.
+    /// 1. CPL is 0, and the plan was made from the features of the CPU behind `msrs`.
     #[must_use]
     pub unsafe fn read_back(&self, msrs: &mut impl Msr) -> Report {
         let mut found = [None; 9];

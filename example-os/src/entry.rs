@@ -45,7 +45,7 @@ pub use self::percpu::PerCpu;
 use self::sysenter::{Callee64, Way};
 use self::variant::Track;
 use crate::boot;
-use crate::device::apic;
+use crate::device::{apic, pic};
 use crate::experiment;
 use crate::memory::kernel;
 use crate::process::{self, WaitStatus, current, scheduler};
@@ -61,7 +61,7 @@ pub const TIMER_VECTOR: u8 = 0x40;
 const TIMER_COUNT: u32 = 10_000_000;
 
 /// Vectors of the legacy interrupt controllers' spurious interrupts, which may come although all lines are masked.
-const LEGACY_SPURIOUS: [u8; 2] = [0x27, 0x2f];
+const LEGACY_SPURIOUS: [u8; 2] = [pic::BASE_VECTOR + 7, pic::BASE_VECTOR + 15];
 
 const IST_BYTES: usize = 8192;
 

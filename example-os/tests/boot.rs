@@ -40,13 +40,6 @@ example_os::tests! { ();
         assert!(!Cr4::read().contains(Cr4Flags::OSFXSR));
     }
 
-    fn has_no_ldt(_suite) {
-        let selector: u16;
-        // SAFETY: SLDT only stores LDTR's selector.
-        unsafe { core::arch::asm!("sldt {:x}", out(reg) selector, options(nomem, nostack, preserves_flags)) };
-        assert_eq!(selector, 0);
-    }
-
     fn maps_nothing_in_the_user_half(_suite) {
         let root = Cr3::read().0.start_address().as_u64();
         for index in 0..256 {

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, TrapFrame};
 use example_os::device::apic;
-use example_os::entry::{self, PerCpu, TIMER_VECTOR};
+use example_os::entry::{self, LAYOUT, PerCpu, TIMER_VECTOR};
 use example_os::harness::Machine;
 
 /// What the hook saw last: vector, kind, address of the frame, error code.
@@ -226,6 +226,23 @@ example_os::tests! { Machine;
         let word = unsafe { OWNED.0.get().read() };
         entry::set_lower_half(None);
         assert_eq!(word, 2);
+    }
+
+    fn selectors_of_the_local_table_name_nothing(_machine) {
+        // LAR says whether there is a descriptor, and reads it from wherever LDTR says.
+        let is_there = |selector: u32| {
+            let is_there: u8;
+            // SAFETY: LAR changes a register and ZF.
+            unsafe {
+                asm!("lar {0:e}, {0:e}", "setz {1}", inout(reg) selector => _, out(reg_byte) is_there, options(nostack));
+            }
+            is_there == 1
+        };
+        for selector in [0x04, 0x0c, 0x14, 0x2f, 0xff4, 0xfffc] {
+            assert!(!is_there(selector), "{selector:#x}");
+        }
+        // It does say so of one in the global table.
+        assert!(is_there(LAYOUT.kernel_code().bits().into()));
     }
 
     fn double_fault_has_a_stack_of_its_own(_machine) {

@@ -188,8 +188,11 @@ impl SegmentLayout {
         [lower, base >> 32]
     }
 
-    /// Makes a GDT the CPU's: LGDT, then CS, SS, DS, ES and TR from this layout. FS and GS stay as they are, since
-    /// loading a selector would change their bases.
+    /// Makes a GDT the CPU's: LGDT, then CS, SS, DS, ES and TR from this layout, and no local table. FS and GS stay as they
+    /// are, since loading a selector would change their bases.
+    ///
+    /// LDTR comes out of reset with base 0 and the largest limit there is: a program that loads a selector of the local table
+    /// would be given whatever lies at the beginning of its own address space for a descriptor.
     ///
     /// # Safety
     ///
@@ -200,7 +203,8 @@ impl SegmentLayout {
     ///
     /// # Source
     ///
-    /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*, *LTR—Load Task Register*.
+    /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*, *LLDT—Load Local Descriptor Table
+    /// Register*, *LTR—Load Task Register*; vol. 3A, *Processor State After Reset*.
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn load(&self, gdt: *mut [u64]) {
         // SAFETY: the address is passed on to LGDT, which takes 64 bits; nothing computes with it.
@@ -220,6 +224,10 @@ impl SegmentLayout {
         unsafe { DS::set_reg(SegmentSelector::NULL) };
         // SAFETY: 64-bit mode does not use ES.
         unsafe { ES::set_reg(SegmentSelector::NULL) };
+        if guard!("local-table", true) {
+            // SAFETY: CPL is 0 by 1; a null selector means that there is no such table.
+            unsafe { core::arch::asm!("lldt {0:x}", in(reg) 0_u32, options(nostack, preserves_flags)) };
+        }
         // SAFETY: the descriptor is an available TSS by 3, and the table may be written by 2.
         unsafe { load_tss(self.tss().into()) };
     }

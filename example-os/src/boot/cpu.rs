@@ -101,7 +101,7 @@ pub fn features() -> Features {
     *FEATURES
 }
 
-/// Reads CPUID and sets CR0, CR4, EFER and LDTR.
+/// Reads CPUID and sets CR0, CR4 and EFER.
 pub(super) fn init() -> Result<Features, BootError> {
     let features = FEATURES.fill(|features| {
         *features = Features::read();
@@ -128,9 +128,6 @@ pub(super) fn init() -> Result<Features, BootError> {
     }
     // SAFETY: each bit is one that CPUID has, and no page is a user page yet.
     unsafe { Cr4::update(|cr4| cr4.insert(wanted)) };
-    // Reset leaves LDTR with base 0 and the largest limit: a selector with TI=1 would read descriptors from address 0.
-    // SAFETY: selector 0 means no LDT.
-    unsafe { core::arch::asm!("lldt {0:x}", in(reg) 0, options(nostack, preserves_flags)) };
     Ok(features)
 }
 

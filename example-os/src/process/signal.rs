@@ -4,6 +4,8 @@
 //!
 //! Linux `signal(7)`, *Standard signals*; the numbers are those of x86-64.
 
+use entry_core::vector::Vector;
+
 /// A signal number, 1 to 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(u8);
@@ -58,11 +60,11 @@ impl Signal {
     /// The signal that an unexpected exception from user mode raises.
     #[must_use]
     pub const fn of_exception(vector: u8) -> Self {
-        match vector {
-            0 | 9 | 16 | 19 => Self::SIGFPE,
-            1 | 3 => Self::SIGTRAP,
-            6 | 7 => Self::SIGILL,
-            11 | 12 | 17 => Self::SIGBUS,
+        match Vector(vector) {
+            Vector::DIVIDE_ERROR | Vector::X87_FLOATING_POINT | Vector::SIMD_FLOATING_POINT => Self::SIGFPE,
+            Vector::DEBUG | Vector::BREAKPOINT => Self::SIGTRAP,
+            Vector::INVALID_OPCODE | Vector::DEVICE_NOT_AVAILABLE => Self::SIGILL,
+            Vector::SEGMENT_NOT_PRESENT | Vector::STACK_SEGMENT | Vector::ALIGNMENT_CHECK => Self::SIGBUS,
             _ => Self::SIGSEGV,
         }
     }
