@@ -721,13 +721,19 @@ unsafe fn load_gates(gates: &'static Late<Gates>) {
 }
 
 /// Gives this CPU a table of vectors and what goes with it, for [`PerCpu`], which remembers it.
-fn select_gates(vectors: Vectors) {
-    boot::cpu::let_programs_write_bases(vectors == Vectors::Guarded);
+fn select_gates(vectors: Vectors, may_write_bases: bool) {
+    // Both tables' stubs do with the instructions, and one's not without: an NMI may come in between.
+    if may_write_bases {
+        boot::cpu::let_programs_write_bases(true);
+    }
     if vectors == Vectors::SplitWithPcid {
         boot::cpu::use_pcid();
     }
     // SAFETY: 1. and 2. `PerCpu` is reached with an `IrqOff`, which nobody has before `install` has done both. 3. By the proof.
     unsafe { load_gates(vectors.gates()) };
+    if !may_write_bases {
+        boot::cpu::let_programs_write_bases(false);
+    }
 }
 
 fn set_bases(cpu: &'static PerCpu) {

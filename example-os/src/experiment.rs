@@ -18,6 +18,7 @@
 //! | 12 | rounds of a loop that writes `IA32_SYSENTER_ESP` | ticks of the time-stamp counter |
 //! | 13 | bit 0: FS base and the user's GS base are written by WRFSBASE and WRGSBASE, else by WRMSR; bits 63:8: rounds | ticks of the time-stamp counter; ENOSYS where the CPU has no WRFSBASE |
 //! | 14 | 1: this process may have 32-bit code, and has a page by which such code enters, and the set of stubs 0; 2: IOPL 3 besides; 0: none of it, but for the page | how the page enters: 1 INT 0x80, 2 SYSENTER, 3 SYSCALL |
+//! | 15 | 1: FS base and the user's GS base are read and written at a switch by the instructions of FSGSBASE, which programs may use, too; 0: written by WRMSR | 0; ENOSYS where the CPU has no such instructions |
 //! | 16 | an excursion to 32-bit protected mode: bit 0: the stack is loaded by a trampoline, else written by WRMSR at each switch; bit 1: two tasks take turns, else null calls; bits 15:8: blocks of 512 bytes that a task reads at its turn; bits 63:16: rounds | ticks of the time-stamp counter |
 //! | 17 | bits 7:0: breakpoints in the kernel, each in the handler of the one before, at most 8; bits 63:8: rounds | ticks of the time-stamp counter |
 //! | 24 | – | RFLAGS in the kernel's own code, with interrupts off for this call |
@@ -27,7 +28,7 @@
 //! With stubs other than the normal ones every SYSCALL returns 0 and does nothing; this call is then made by INT 0x80,
 //! which stays with the kernel proper. After operation 8 it is the other way round. 32-bit code makes the call with its own
 //! registers: operation in EBX, argument in ECX. Settings belong to the process that
-//! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 10
+//! makes them, and end with it, but for that of operation 5, which its children inherit; those of operations 7 to 10, and 15,
 //! belong to the CPU, and stay, that of operation 10 until a process of the other kind runs: with 32-bit code or without. While
 //! a process is tracked there are only the sets of stubs 0 and 1, and no operation 8; while the kernel hides from it there are neither operation 5 nor 8.
 
@@ -227,6 +228,7 @@ fn perform(operation: u64, argument: u64, irq: &IrqOff) -> Result<u64, Errno> {
         12 => return time_stack_register(argument, irq),
         13 => return time_base(argument & 1 != 0, argument >> 8, irq),
         14 => return allow_32_bit_code(process, argument, irq),
+        15 => select_instructions_for_bases(switch(argument)?, irq)?,
         16 => return time_protected_mode(argument, irq),
         24 => return Ok(rflags::read_raw()),
         30 => return Ok(time_interrupts(argument & 1 != 0, argument >> 8, irq)),
@@ -448,6 +450,17 @@ fn time_base(is_by_wrfsbase: bool, rounds: u64, _irq: &IrqOff) -> Result<u64, Er
     // SAFETY: what it was before.
     unsafe { Cr4::write(control) };
     Ok(ticks)
+}
+
+/// Chooses how a switch writes FS base and the user's GS base.
+fn select_instructions_for_bases(has_them: bool, irq: &IrqOff) -> Result<(), Errno> {
+    if has_them && !boot::cpu::features().fsgsbase {
+        return Err(Errno::ENOSYS);
+    }
+    let cpu = PerCpu::current(irq);
+    current().context().refresh_bases(cpu);
+    cpu.set_instructions_for_bases(has_them, irq);
+    Ok(())
 }
 
 /// Calls or switches by SYSENTER in 32-bit protected mode. Returns the ticks, changes of mode included.

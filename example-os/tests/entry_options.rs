@@ -164,6 +164,167 @@ fn all_ways() -> &'static [u8] {
     )
 }
 
+/// Writes its bases, RBX and eight more, and yields; asks the kernel for them, and so does its child.
+fn writes_bases() -> &'static [u8] {
+    with_set!(
+        "mov ebp, 20",
+        "wrfsbase rbx",
+        "lea r12, [rbx + 8]",
+        "wrgsbase r12",
+        "4:",
+        "mov eax, 24",
+        "syscall",
+        "rdfsbase rax",
+        "cmp rax, rbx",
+        "jne 9f",
+        "rdgsbase rax",
+        "cmp rax, r12",
+        "jne 9f",
+        "dec ebp",
+        "jnz 4b",
+        // The kernel knows them, and a child has them.
+        "mov eax, 158",
+        "mov edi, 0x1003",
+        "mov esi, 0x500000",
+        "syscall",
+        "cmp [0x500000], rbx",
+        "jne 9f",
+        "mov eax, 57",
+        "syscall",
+        "test eax, eax",
+        "jz 6f",
+        "mov edi, -1",
+        "mov esi, 0x500000",
+        "xor edx, edx",
+        "xor r10d, r10d",
+        "mov eax, 61",
+        "syscall",
+        "test eax, eax",
+        "js 9f",
+        "cmp dword ptr [0x500000], 0",
+        "jne 9f",
+        "jmp 7f",
+        // It has the plain stubs, and asks.
+        "6:",
+        "mov eax, 158",
+        "mov edi, 0x1004",
+        "mov esi, 0x500008",
+        "syscall",
+        "cmp [0x500008], r12",
+        "jne 9f",
+        "7:",
+    )
+}
+
+/// Has a base of the kernel's making over many yields.
+fn keeps_a_base() -> &'static [u8] {
+    program!(
+        "mov ebp, 20",
+        "mov eax, 158",
+        "mov edi, 0x1002",
+        "mov esi, 0x500000",
+        "syscall",
+        "test eax, eax",
+        "jnz 9f",
+        "mov dword ptr [0x500000], 0x1234",
+        "4:",
+        "mov eax, 24",
+        "syscall",
+        "cmp dword ptr fs:[0], 0x1234",
+        "jne 9f",
+        "dec ebp",
+        "jnz 4b",
+        "xor edi, edi",
+        "8:",
+        "mov eax, 60",
+        "syscall",
+        "ud2",
+        "9:",
+        "mov edi, 1",
+        "jmp 8b",
+    )
+}
+
+/// Has none, however often others run that have.
+fn has_no_base() -> &'static [u8] {
+    program!(
+        "mov ebp, 20",
+        "4:",
+        "mov eax, 24",
+        "syscall",
+        "rdfsbase rax",
+        "test rax, rax",
+        "jnz 9f",
+        "rdgsbase rax",
+        "test rax, rax",
+        "jnz 9f",
+        "dec ebp",
+        "jnz 4b",
+        "xor edi, edi",
+        "8:",
+        "mov eax, 60",
+        "syscall",
+        "ud2",
+        "9:",
+        "mov edi, 1",
+        "jmp 8b",
+    )
+}
+
+/// Has a selector in FS and in GS besides, which a switch loads before the bases.
+fn writes_bases_behind_selectors() -> &'static [u8] {
+    program!(
+        "mov ebp, 20",
+        "mov ebx, 0x2000",
+        "mov eax, ss",
+        "mov fs, eax",
+        "mov gs, eax",
+        "wrfsbase rbx",
+        "lea r12, [rbx + 8]",
+        "wrgsbase r12",
+        "4:",
+        "mov eax, 24",
+        "syscall",
+        "rdfsbase rax",
+        "cmp rax, rbx",
+        "jne 9f",
+        "rdgsbase rax",
+        "cmp rax, r12",
+        "jne 9f",
+        "mov eax, fs",
+        "mov ecx, ss",
+        "cmp eax, ecx",
+        "jne 9f",
+        "mov eax, gs",
+        "cmp eax, ecx",
+        "jne 9f",
+        "dec ebp",
+        "jnz 4b",
+        "xor edi, edi",
+        "8:",
+        "mov eax, 60",
+        "syscall",
+        "ud2",
+        "9:",
+        "mov edi, 1",
+        "jmp 8b",
+    )
+}
+
+/// Makes operation 15 of the control call with ESI, and exits with the error.
+fn choose_bases() -> &'static [u8] {
+    program!(
+        "mov eax, 0x4558",
+        "mov edi, 15",
+        "syscall",
+        "mov edi, eax",
+        "neg edi",
+        "mov eax, 60",
+        "syscall",
+        "ud2"
+    )
+}
+
 example_os::tests! { Machine;
     fn every_way_works_with_fsgsbase_cleared_registers_and_verw(machine) {
         entry::set_kernel_hook(Some(answer));
@@ -207,34 +368,14 @@ example_os::tests! { Machine;
     }
 
     fn bases_that_programs_write_are_theirs(machine) {
-        let writes = with_set!(
-            "mov ebp, 20", "wrfsbase rbx", "lea r12, [rbx + 8]", "wrgsbase r12",
-            "4:", "mov eax, 24", "syscall",
-            "rdfsbase rax", "cmp rax, rbx", "jne 9f", "rdgsbase rax", "cmp rax, r12", "jne 9f", "dec ebp", "jnz 4b",
-            // The kernel knows them, and a child has them.
-            "mov eax, 158", "mov edi, 0x1003", "mov esi, 0x500000", "syscall", "cmp [0x500000], rbx", "jne 9f",
-            "mov eax, 57", "syscall", "test eax, eax", "jz 6f",
-            "mov edi, -1", "mov esi, 0x500000", "xor edx, edx", "xor r10d, r10d", "mov eax, 61", "syscall",
-            "test eax, eax", "js 9f", "cmp dword ptr [0x500000], 0", "jne 9f", "jmp 7f",
-            // It has the plain stubs, and asks.
-            "6:", "mov eax, 158", "mov edi, 0x1004", "mov esi, 0x500008", "syscall", "cmp [0x500008], r12", "jne 9f",
-            "7:",
-        );
-        let plain = program!(
-            "mov ebp, 20",
-            "mov eax, 158", "mov edi, 0x1002", "mov esi, 0x500000", "syscall", "test eax, eax", "jnz 9f",
-            "mov dword ptr [0x500000], 0x1234",
-            "4:", "mov eax, 24", "syscall", "cmp dword ptr fs:[0], 0x1234", "jne 9f", "dec ebp", "jnz 4b",
-            "xor edi, edi", "8:", "mov eax, 60", "syscall", "ud2", "9:", "mov edi, 1", "jmp 8b",
-        );
         let mut frame = entry::first_frame(CODE, STACK_TOP);
         frame.set_rsi(9);
         let mut pids = [0; 4];
         for (pid, base) in pids.iter_mut().zip([0, 0x1000, 0xffff_8000_0000_0000, 0x7fff_ffff_fff0]) {
             frame.set_rbx(base);
-            *pid = machine.start_at(CODE, writes, &frame);
+            *pid = machine.start_at(CODE, writes_bases(), &frame);
         }
-        let others = [(); 2].map(|()| machine.start(plain));
+        let others = [(); 2].map(|()| machine.start(keeps_a_base()));
         let statuses = pids.map(|pid| machine.finish(pid).unwrap());
         assert_eq!(others.map(|pid| machine.finish(pid)), [Some(FINE); 2]);
         if statuses[0] == LACKS {
@@ -244,6 +385,39 @@ example_os::tests! { Machine;
         // CR4.FSGSBASE goes with the stubs.
         let status = machine.run(program!("rdfsbase rax", "ud2"));
         assert_eq!(status, WaitStatus::killed(example_os::process::signal::Signal::new(4).unwrap()));
+    }
+
+    fn bases_survive_a_switch_by_the_instructions_that_programs_have(machine) {
+        const ENOSYS: u8 = 38;
+        let mut frame = entry::first_frame(CODE, STACK_TOP);
+        frame.set_rsi(1);
+        let pid = machine.start_at(CODE, choose_bases(), &frame);
+        let status = machine.finish(pid).unwrap();
+        if status == WaitStatus::exited(ENOSYS) {
+            example_os::skip!("this CPU has no FSGSBASE");
+        }
+        assert_eq!(status, FINE);
+        // The plain stubs; and among them those that come and go with leave to write bases.
+        let mut pids = [0; 8];
+        let bases = [0, 0x1000, 0xffff_8000_0000_0000, 0x7fff_ffff_fff0].into_iter();
+        for (pid, (base, set)) in pids.iter_mut().zip(bases.flat_map(|base| [(base, 0), (base, 9)])) {
+            frame.set_rbx(base);
+            frame.set_rsi(set);
+            *pid = machine.start_at(CODE, writes_bases(), &frame);
+        }
+        let others = [keeps_a_base(), has_no_base(), writes_bases_behind_selectors(), has_no_base()];
+        let others = others.map(|code| machine.start(code));
+        assert_eq!(pids.map(|pid| machine.finish(pid)), [Some(FINE); 8]);
+        assert_eq!(others.map(|pid| machine.finish(pid)), [Some(FINE); 4]);
+        // Nobody has theirs, not even who starts from idle.
+        assert_eq!(machine.run(has_no_base()), FINE);
+        // CR4.FSGSBASE goes with the way.
+        frame.set_rsi(0);
+        let pid = machine.start_at(CODE, choose_bases(), &frame);
+        assert_eq!(machine.finish(pid), Some(FINE));
+        let status = machine.run(program!("rdfsbase rax", "ud2"));
+        assert_eq!(status, WaitStatus::killed(example_os::process::signal::Signal::new(4).unwrap()));
+        assert_eq!(machine.run(keeps_a_base()), FINE);
     }
 
     fn a_forged_gs_base_survives_every_way_and_nmis(machine) {

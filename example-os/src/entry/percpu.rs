@@ -16,6 +16,7 @@ use entry_sysenter::error::Unsupported;
 use super::compat::{self, Kernel32};
 use super::sysenter::{Callee, Callee32, Callee64, Installed as Sysenter, PrivilegedCallee32, TaskState, Way};
 use super::{OsKernel, SyscallEntry, Vectors, options};
+use crate::boot;
 use crate::guard::guard;
 use crate::memory::kernel;
 use crate::process::Process;
@@ -31,8 +32,12 @@ pub struct PerCpu {
     tracking: CpuWord,
     process: AtomicPtr<Process>,
     cr3: AtomicU64,
+    /// The base, or [`UNKNOWN`], or [`ITS_OWN`].
     fs_base: AtomicU64,
+    /// The same of the user's GS base.
     user_gs_base: AtomicU64,
+    /// Whether a switch reads and writes both by the instructions of FSGSBASE, which programs may use, too.
+    has_instructions_for_bases: AtomicBool,
     syscall_entry: AtomicU64,
     vectors: AtomicU8,
     needs_reschedule: AtomicBool,
@@ -57,6 +62,11 @@ pub struct PerCpu {
     installed: OnceCell<Installed>,
     task_state: TaskState,
 }
+
+/// Of a base, that it has to be written, whatever the next one is. No base has this number.
+const UNKNOWN: u64 = u64::MAX;
+/// The same, and the process may have written its own since it came to run.
+const ITS_OWN: u64 = u64::MAX - 1;
 
 // SAFETY: three fields are not `Sync` by themselves. The TSS is written by its own CPU alone, with interrupts off, as
 // `set_kernel_stack` demands; nobody else reads RSP0. `sysenter` is used in `with_sysenter` alone. `installed` is written once, before anybody else can
@@ -83,6 +93,7 @@ impl PerCpu {
             cr3: AtomicU64::new(0),
             fs_base: AtomicU64::new(0),
             user_gs_base: AtomicU64::new(0),
+            has_instructions_for_bases: AtomicBool::new(false),
             syscall_entry: AtomicU64::new(0),
             vectors: AtomicU8::new(Vectors::Normal as u8),
             needs_reschedule: AtomicBool::new(false),
@@ -196,30 +207,90 @@ impl PerCpu {
         unsafe { self.task_state.segment.set_rsp0(top) };
     }
 
-    /// Writes `IA32_FS_BASE`, unless it holds 0 and shall do so: a program can make it 0 by a load of FS, and nothing else.
-    /// `base` is a user address: [`crate::process::Context`] checks.
+    /// Writes FS base, unless it holds 0 and shall do so: a program can make it 0 by a load of FS, and nothing else.
+    /// `base` is a user address, which [`crate::process::Context`] checks, or one that the program wrote itself.
+    ///
+    /// Returns what it was if only the CPU knew: the program may have written it.
     #[inline(always)]
-    pub(crate) fn load_fs_base(&self, base: u64) {
-        if self.fs_base.load(Ordering::Relaxed) | base != 0 {
-            self.fs_base.store(base, Ordering::Relaxed);
-            // SAFETY: 1. this is the kernel. 2. User addresses are canonical. 3. The kernel does not use FS.
-            unsafe { FsBase::from_bits(base).write(&mut Cpu) };
+    pub(crate) fn load_fs_base(&self, base: u64) -> Option<u64> {
+        if self.fs_base.load(Ordering::Relaxed) | base == 0 {
+            return None;
         }
+        if !self.has_instructions_for_bases.load(Ordering::Relaxed) {
+            self.fs_base.store(base, Ordering::Relaxed);
+            // SAFETY: 1. this is the kernel. 2. What a base has been is canonical, and so are user addresses. 3. The kernel
+            // does not use FS.
+            unsafe { FsBase::from_bits(base).write(&mut Cpu) };
+            return None;
+        }
+        // Read again, so that the usual case does not have to keep it.
+        let is_its_own = self.fs_base.load(Ordering::Relaxed) == ITS_OWN;
+        self.fs_base.store(ITS_OWN, Ordering::Relaxed);
+        let old;
+        // SAFETY: CR4.FSGSBASE is set. What a base has been is canonical, and so are user addresses; the kernel does not use FS.
+        unsafe {
+            asm!(
+                "rdfsbase {old}",
+                "wrfsbase {base}",
+                old = out(reg) old,
+                base = in(reg) base,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        guard!("switch-keeps-written-bases", is_its_own).then_some(old)
     }
 
-    /// Writes `IA32_KERNEL_GS_BASE`, where the user's GS base is kept, as [`PerCpu::load_fs_base`] does.
+    /// Writes the user's GS base, which is in `IA32_KERNEL_GS_BASE` now, as [`PerCpu::load_fs_base`] does.
+    ///
+    /// Between two SWAPGS an NMI finds it in force, as in a window of the stubs, and decides by comparison.
     #[inline(always)]
-    pub(crate) fn load_user_gs_base(&self, base: u64) {
-        if self.user_gs_base.load(Ordering::Relaxed) | base != 0 {
-            self.user_gs_base.store(base, Ordering::Relaxed);
-            // SAFETY: 1. this is the kernel. 2. User addresses are canonical. 3. It is the user's until SWAPGS.
-            unsafe { KernelGsBase::from_bits(base).write(&mut Cpu) };
+    pub(crate) fn load_user_gs_base(&self, base: u64) -> Option<u64> {
+        if self.user_gs_base.load(Ordering::Relaxed) | base == 0 {
+            return None;
         }
+        if !self.has_instructions_for_bases.load(Ordering::Relaxed) {
+            self.user_gs_base.store(base, Ordering::Relaxed);
+            // SAFETY: 1. this is the kernel. 2. What a base has been is canonical, and so are user addresses. 3. It is the
+            // user's until SWAPGS.
+            unsafe { KernelGsBase::from_bits(base).write(&mut Cpu) };
+            return None;
+        }
+        // Read again, so that the usual case does not have to keep it.
+        let is_its_own = self.user_gs_base.load(Ordering::Relaxed) == ITS_OWN;
+        self.user_gs_base.store(ITS_OWN, Ordering::Relaxed);
+        let old;
+        // SAFETY: CR4.FSGSBASE is set. What a base has been is canonical, and so are user addresses. Nothing here uses GS while
+        // it is the user's; interrupts are off, as for all that has to do with this structure.
+        unsafe {
+            asm!(
+                "swapgs",
+                "rdgsbase {old}",
+                "wrgsbase {base}",
+                "swapgs",
+                old = out(reg) old,
+                base = in(reg) base,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        guard!("switch-keeps-written-bases", is_its_own).then_some(old)
+    }
+
+    /// Chooses how a switch writes both bases: by the instructions of FSGSBASE, on a CPU that has it, or by WRMSR.
+    pub(crate) fn set_instructions_for_bases(&self, has_them: bool, _irq: &IrqOff) {
+        self.has_instructions_for_bases.store(has_them, Ordering::Relaxed);
+        self.forget_bases();
+        boot::cpu::let_programs_write_bases(self.may_write_bases());
+    }
+
+    /// Whether programs may write both bases themselves.
+    fn may_write_bases(&self) -> bool {
+        let is_guarded = self.vectors.load(Ordering::Relaxed) == Vectors::Guarded as u8;
+        is_guarded || self.has_instructions_for_bases.load(Ordering::Relaxed)
     }
 
     /// The bases of FS and GS as the program left them, where it may write them itself.
     pub(crate) fn written_bases(&self) -> Option<(u64, u64)> {
-        if self.vectors.load(Ordering::Relaxed) != Vectors::Guarded as u8 {
+        if !self.may_write_bases() {
             return None;
         }
         // SAFETY: 1. this is the kernel. 2. All x86-64 CPUs have it.
@@ -229,10 +300,21 @@ impl PerCpu {
         Some((fs_base.bits(), gs_base.bits()))
     }
 
-    /// Lets the next loads of both bases write them: a load of FS or GS may have changed them.
+    /// Lets the next loads of both bases write them: a load of FS or GS may have changed them, or the program.
     pub(crate) fn forget_bases(&self) {
-        self.fs_base.store(u64::MAX, Ordering::Relaxed);
-        self.user_gs_base.store(u64::MAX, Ordering::Relaxed);
+        let word = if self.has_instructions_for_bases.load(Ordering::Relaxed) {
+            ITS_OWN
+        } else {
+            UNKNOWN
+        };
+        self.fs_base.store(word, Ordering::Relaxed);
+        self.user_gs_base.store(word, Ordering::Relaxed);
+    }
+
+    /// The same, where neither is that of a process any more.
+    pub(crate) fn drop_bases(&self) {
+        self.fs_base.store(UNKNOWN, Ordering::Relaxed);
+        self.user_gs_base.store(UNKNOWN, Ordering::Relaxed);
     }
 
     /// Whether SYSCALL leads to this address.
@@ -379,7 +461,7 @@ impl PerCpu {
     /// Executes LIDT, and writes the registers that go with it, if the CPU has another table.
     fn load_vectors(&self, vectors: Vectors) {
         if self.vectors.swap(vectors as u8, Ordering::Relaxed) != vectors as u8 {
-            super::select_gates(vectors);
+            super::select_gates(vectors, self.may_write_bases());
         }
     }
 

@@ -77,7 +77,7 @@ impl Context {
         }
         segments::clear_fs();
         self.fs_base.store(address, Ordering::Relaxed);
-        PerCpu::current(irq).load_fs_base(address);
+        let _ = PerCpu::current(irq).load_fs_base(address);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl Context {
         }
         segments::clear_gs(irq);
         self.gs_base.store(address, Ordering::Relaxed);
-        PerCpu::current(irq).load_user_gs_base(address);
+        let _ = PerCpu::current(irq).load_user_gs_base(address);
         Ok(())
     }
 
@@ -121,11 +121,33 @@ impl Context {
         Vectors::are_split(self.vectors.load(Ordering::Relaxed))
     }
 
-    /// Notes the bases that the process has, where it could write them itself; it is the current one, or was until now.
+    /// Notes the bases that the process has, where it could write them itself; it is the current one, or was until now. The
+    /// idle thread has none.
     pub(crate) fn refresh_bases(&self, cpu: &PerCpu) {
+        if self.cr3.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         if let Some((fs_base, gs_base)) = cpu.written_bases() {
             self.fs_base.store(fs_base, Ordering::Relaxed);
             self.gs_base.store(gs_base, Ordering::Relaxed);
+        }
+    }
+
+    /// Loads both bases in place of those of `previous`, which keeps what it has written.
+    #[inline(always)]
+    pub(super) fn load_bases(&self, previous: &Self, cpu: &PerCpu) {
+        if let Some(written) = cpu.load_fs_base(self.fs_base()) {
+            previous.keep_base(&previous.fs_base, written);
+        }
+        if let Some(written) = cpu.load_user_gs_base(self.gs_base()) {
+            previous.keep_base(&previous.gs_base, written);
+        }
+    }
+
+    /// The idle thread, which runs with what the last process has, keeps nothing.
+    fn keep_base(&self, base: &AtomicU64, written: u64) {
+        if self.cr3.load(Ordering::Relaxed) != 0 {
+            base.store(written, Ordering::Relaxed);
         }
     }
 

@@ -157,8 +157,7 @@ fn switch(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &IrqOff
             // SAFETY: 1. as for `load_cr3`; every root table has a twin.
             unsafe { cpu.load_tables(cr3) };
         }
-        cpu.load_fs_base(context.fs_base.load(Ordering::Relaxed));
-        cpu.load_user_gs_base(context.gs_base.load(Ordering::Relaxed));
+        context.load_bases(&previous.context, cpu);
     }
     cpu.set_process(next);
     cpu.set_work(false, next.has_pending_signal());

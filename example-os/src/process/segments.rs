@@ -124,6 +124,7 @@ pub(super) fn switch(cpu: &PerCpu, previous: &Context, next: &Context, irq: &Irq
 fn exchange(cpu: &PerCpu, previous: &Context, next: &Context, irq: &IrqOff) {
     let loaded = Selectors::loaded();
     previous.selectors.set(loaded);
+    previous.refresh_bases(cpu);
     // Where a program may write the bases, they have been asked for.
     let (has_fs, has_gs) = if cpu.written_bases().is_some() {
         (false, false)
@@ -137,7 +138,7 @@ fn exchange(cpu: &PerCpu, previous: &Context, next: &Context, irq: &IrqOff) {
         previous.gs_base.store(0, Ordering::Relaxed);
     }
     next.selectors.get().load(irq);
-    cpu.forget_bases();
+    cpu.drop_bases();
 }
 
 /// Gives the current process the data segments that 32-bit code needs.
@@ -154,8 +155,8 @@ fn load_for_current(selectors: Selectors, irq: &IrqOff) {
     selectors.load(irq);
     PerCpu::current(irq).forget_bases();
     let context = super::current().context();
-    PerCpu::current(irq).load_fs_base(context.fs_base());
-    PerCpu::current(irq).load_user_gs_base(context.gs_base());
+    let _ = PerCpu::current(irq).load_fs_base(context.fs_base());
+    let _ = PerCpu::current(irq).load_user_gs_base(context.gs_base());
 }
 
 /// Makes FS null, for the current process, so that its base is what is written next.

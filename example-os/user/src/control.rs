@@ -75,6 +75,10 @@ pub const BASE_BY_WRMSR: usize = 0;
 /// WRFSBASE, and WRGSBASE between two SWAPGS.
 pub const BASE_BY_WRFSBASE: usize = 1;
 
+/// Operation: 1 lets a switch read and write FS and GS base by the instructions of FSGSBASE, 0 lets it write them by WRMSR.
+/// `ENOSYS` where the CPU has no such instructions.
+pub const INSTRUCTIONS_FOR_BASES: usize = 15;
+
 /// Operation: breakpoints in the kernel, each in the handler of the one before, and returns the ticks of it; the argument is
 /// how many of them, from 1 to 8, plus the rounds shifted left by 8.
 pub const BREAKPOINTS: usize = 17;

@@ -59,6 +59,8 @@ pub const SIGPIPE: i32 = 13;
 /// Signal for a changed window size; ignored by default.
 pub const SIGWINCH: i32 = 28;
 
+/// `arch_prctl` operation that sets GS.base.
+pub const ARCH_SET_GS: usize = 0x1001;
 /// `arch_prctl` operation that sets FS.base.
 pub const ARCH_SET_FS: usize = 0x1002;
 /// `arch_prctl` operation that stores FS.base at the address in the second argument.

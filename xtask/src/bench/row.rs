@@ -215,6 +215,16 @@ pub(crate) const ROWS: &[Row] = &[
         .at_most(240)
         .beside(1940, 2080),
     row(
+        "switch/yield/2p/bases-wrmsr",
+        BY_SYSRET.with(Event::Switch, 1).with(Event::Wrmsr, 2),
+    )
+    .seed("002"),
+    row(
+        "switch/yield/2p/bases-fsgsbase",
+        BY_SYSRET.with(Event::Switch, 1).with(Event::Wrmsr, 0),
+    )
+    .seed("002"),
+    row(
         "switch/pipe/2p-0k/syscall",
         NOTHING.with(Event::Switch, 1).with(Event::Sysret, 2),
     )
@@ -312,7 +322,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Row> {
 }
 
 /// Experiments whose rows have names of several kinds.
-const EXPERIMENTS: [(&str, &str); 2] = [("irqflag", "003"), ("tracking", "004")];
+const EXPERIMENTS: [(&str, &str); 3] = [("switch", "002"), ("irqflag", "003"), ("tracking", "004")];
 
 /// The rows whose name contains `filter`, and all rows of the experiment that it names.
 pub(crate) fn matching(filter: &str) -> Vec<&'static Row> {

@@ -220,6 +220,18 @@ pub(crate) const ROWS: &[Row] = &[
         run: yield_to_other,
     },
     Row {
+        name: "switch/yield/2p/bases-wrmsr",
+        overhead: 5,
+        operations: 2,
+        run: |bench, row| yield_with_bases(bench, row, 0),
+    },
+    Row {
+        name: "switch/yield/2p/bases-fsgsbase",
+        overhead: 5,
+        operations: 2,
+        run: |bench, row| yield_with_bases(bench, row, 1),
+    },
+    Row {
         name: "switch/pipe/2p-0k/syscall",
         // 6 here and 5 in the other process.
         overhead: 11,
@@ -1119,6 +1131,49 @@ fn yield_to_other(bench: &Bench, row: &Row) -> Result<(), Problem> {
         // SAFETY: 1. rounds start at 1; 2. `sched_yield` takes no arguments.
         Ok(unsafe { loops::system_call(rounds, sys::SCHED_YIELD, 0, 0) })
     })
+}
+
+/// FS and GS base of this process for as long as the value exists, and how the kernel's switch writes them.
+struct Bases;
+
+impl Bases {
+    /// `way` is the argument of [`control::INSTRUCTIONS_FOR_BASES`].
+    fn new(bench: &Bench, way: usize) -> Result<Self, Problem> {
+        bench.needs_control()?;
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. `needs_control`.
+        match unsafe { control(control::INSTRUCTIONS_FOR_BASES, way) } {
+            Err(Errno::ENOSYS) => return Err(Problem::Skip("this CPU has no FSGSBASE")),
+            first => done("choose how bases are written", first)?,
+        };
+        let bases = Self;
+        bases.set(PAGE_BYTES)?;
+        Ok(bases)
+    }
+
+    /// Any user address: nothing is accessed through FS or GS.
+    fn set(&self, base: usize) -> Result<(), Problem> {
+        for operation in [sys::ARCH_SET_FS, sys::ARCH_SET_GS] {
+            // SAFETY: 1. and 2. the call neither reads nor writes memory, and this program uses neither segment.
+            let set = unsafe { sys::raw(sys::ARCH_PRCTL, [operation, base, 0, 0, 0, 0]) };
+            done("arch_prctl", sys::check(set))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Bases {
+    fn drop(&mut self) {
+        // Both calls have worked before.
+        let _ = self.set(0);
+        // SAFETY: 1. and 3. the stub set and the fault exit stay. 2. as in `new`.
+        let _ = unsafe { control(control::INSTRUCTIONS_FOR_BASES, 0) };
+    }
+}
+
+/// As [`yield_to_other`], between two processes that have bases.
+fn yield_with_bases(bench: &Bench, row: &Row, way: usize) -> Result<(), Problem> {
+    let _bases = Bases::new(bench, way)?;
+    yield_to_other(bench, row)
 }
 
 /// Both ends of a pipe, closed at the end of the row.
