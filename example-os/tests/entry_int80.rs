@@ -9,24 +9,23 @@
 
 #[path = "process/assembly.rs"]
 mod assembly;
+#[path = "process/run.rs"]
+mod run;
 
 use assembly::program;
 use entry_core::address::Width;
 use entry_core::cpu::CpuFeatures;
-use entry_core::kernel::{Baseline, WithSmap};
 use entry_core::msr::{Cpu, Efer, Register, SysenterCs};
-use entry_core::plan::{EntryPoints, Installed, SyscallPlan};
+use entry_core::plan::{EntryPoints, SyscallPlan};
 use entry_core::rflags::FlagMask;
 use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, NoTracking, SegmentLayout, TrapFrame};
-use entry_sysret::context::{Events, RunKernel, RunStack, UserContext, UserEvent};
-use entry_sysret::iret::{CodeSize, program_start};
-use entry_sysret::{IretOnly, Rules};
-use example_os::boot;
-use example_os::entry::{self, LAYOUT, UserRules};
+use entry_sysret::IretOnly;
+use entry_sysret::context::{RunKernel, UserEvent};
+use example_os::entry::{LAYOUT, UserRules};
 use example_os::harness::Suite;
-use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection};
 use example_os::registers::Registers;
+use run::{CODE, Machine};
 
 /// The kernel under test.
 struct Int80Only;
@@ -55,23 +54,9 @@ unsafe impl RunKernel for Int80Only {
     }
 }
 
-static RUN_STACK: RunStack<16384> = RunStack::new();
-
-/// The CPU and the address space of all programs here.
-struct Machine {
-    irq: Option<IrqOff>,
-    installed: Installed,
-    space: AddressSpace,
-}
-
-const CODE: u64 = 0x40_0000;
-const DATA: u64 = 0x50_0000;
-
-impl Suite for Machine {
+impl Suite for Machine<Int80Only> {
     fn set_up() -> Self {
-        let irq = entry::install();
-        // SAFETY: 1. this image starts no process. 2. The stack is this CPU's alone.
-        let _with_syscall = unsafe { entry::hand_over::<Events<Int80Only>>(RUN_STACK.top(), &irq) };
+        let mut machine = Self::new();
         let plan = SyscallPlan::new(
             &LAYOUT,
             FlagMask::REQUIRED,
@@ -83,44 +68,10 @@ impl Suite for Machine {
         assert!(!plan.has_syscall() && !plan.has_sysenter());
         // SAFETY: 1. this is the kernel, and the features are this CPU's. 2. There are no entry points. 3. By `install`. 4. They
         // are this CPU's registers.
-        let installed = unsafe { plan.install(&mut Cpu) }.unwrap();
+        machine.installed = unsafe { plan.install(&mut Cpu) }.unwrap();
         // SAFETY: as above.
         assert!(unsafe { plan.read_back(&mut Cpu) }.agrees());
-        let mut space = AddressSpace::new().unwrap();
-        let executable = Protection::READ.union(Protection::EXECUTE);
-        space.mmap(CODE, PAGE_SIZE, executable, Placement::Fixed).unwrap();
-        let writable = Protection::READ.union(Protection::WRITE);
-        space.mmap(DATA, PAGE_SIZE, writable, Placement::Fixed).unwrap();
-        // SAFETY: the kernel is mapped in every space, and this one lives as long as the tests.
-        unsafe { space.activate() };
-        Self {
-            irq: Some(irq),
-            installed,
-            space,
-        }
-    }
-}
-
-impl Machine {
-    /// A context that begins with `code`.
-    fn load(&mut self, code: &[u8]) -> UserContext {
-        self.space.write(CODE, code).unwrap();
-        let frame = program_start(&UserRules::RULES, CodeSize::Bits64, CODE, DATA + PAGE_SIZE).unwrap();
-        UserContext::new(frame)
-    }
-
-    fn run(&mut self, context: &mut UserContext) -> UserEvent {
-        let irq = self.irq.take().unwrap();
-        let (event, irq) = if boot::cpu::features().smap {
-            // SAFETY: 1. `set_up`, which has chosen the same options. 2. The space is the programs' own. 3. The kernel leaves
-            // them alone since `set_up`. 4. Tests run on the boot stack.
-            unsafe { context.run::<Int80Only, WithSmap>(irq, &self.installed) }
-        } else {
-            // SAFETY: as above.
-            unsafe { context.run::<Int80Only, Baseline>(irq, &self.installed) }
-        };
-        self.irq = Some(irq);
-        event
+        machine
     }
 }
 
@@ -140,7 +91,7 @@ const fn exception(vector: Vector) -> UserEvent {
     UserEvent::Exception { vector, error_code: 0 }
 }
 
-example_os::tests! { Machine;
+example_os::tests! { Machine<Int80Only>;
     fn system_calls_by_int80_come_and_go_with_all_registers(machine) {
         let mut context = machine.load(program!("4:", "int 0x80", "jmp 4b"));
         filled(context.frame()).write(context.frame_mut());

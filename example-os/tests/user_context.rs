@@ -9,25 +9,26 @@
 
 #[path = "process/assembly.rs"]
 mod assembly;
+#[path = "process/run.rs"]
+mod run;
 
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use assembly::program;
-use entry_core::kernel::{Baseline, Leave, WithSmap};
+use entry_core::kernel::Leave;
 use entry_core::msr::Cpu;
-use entry_core::plan::Installed;
 use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, NoTracking, PerCpuHeader, SegmentLayout, TrapFrame};
-use entry_sysret::context::{Events, RunKernel, RunStack, UserContext, UserEvent};
-use entry_sysret::iret::{CodeSize, program_start};
+use entry_sysret::context::{RunKernel, UserEvent};
 use entry_sysret::{ExitWords, Refusal, Rules, SysretOrIret, decide};
 use example_os::device::apic;
-use example_os::entry::{self, LAYOUT, UserRules};
+use example_os::entry::{LAYOUT, UserRules};
 use example_os::harness::Suite;
-use example_os::memory::{AddressSpace, PAGE_SIZE, Placement, Protection};
+use example_os::memory::{PAGE_SIZE, Placement, Protection};
 use example_os::registers::Registers;
 use example_os::{boot, println, skip};
+use run::{CODE, DATA, Machine};
 use x86_64::instructions::tables;
 
 /// The kernel under test.
@@ -63,70 +64,28 @@ unsafe impl RunKernel for Loop {
     }
 }
 
-static RUN_STACK: RunStack<16384> = RunStack::new();
-
 fn header(irq: &IrqOff) -> &PerCpuHeader {
     // SAFETY: `entry::install` has set GS base.
     unsafe { PerCpuHeader::current(irq) }
 }
 
-/// The CPU and the address space of all programs here.
-struct Machine {
-    irq: Option<IrqOff>,
-    installed: Installed,
-    space: AddressSpace,
-}
-
-const CODE: u64 = 0x40_0000;
-const DATA: u64 = 0x50_0000;
 /// A page that nobody has touched.
 const FRESH: u64 = 0x51_0000;
 
-impl Suite for Machine {
+impl Suite for Machine<Loop> {
     fn set_up() -> Self {
-        let irq = entry::install();
-        // SAFETY: 1. this image starts no process. 2. The stack is this CPU's alone.
-        let installed = unsafe { entry::hand_over::<Events<Loop>>(RUN_STACK.top(), &irq) };
-        let mut space = AddressSpace::new().unwrap();
-        let executable = Protection::READ.union(Protection::EXECUTE);
-        space.mmap(CODE, PAGE_SIZE, executable, Placement::Fixed).unwrap();
-        for page in [DATA, FRESH] {
-            let protection = Protection::READ.union(Protection::WRITE);
-            space.mmap(page, PAGE_SIZE, protection, Placement::Fixed).unwrap();
-        }
-        space.write(DATA, &[0]).unwrap();
-        // SAFETY: the kernel is mapped in every space, and this one lives as long as the tests.
-        unsafe { space.activate() };
-        Self {
-            irq: Some(irq),
-            installed,
-            space,
-        }
+        let mut machine = Self::new();
+        let writable = Protection::READ.union(Protection::WRITE);
+        machine
+            .space
+            .mmap(FRESH, PAGE_SIZE, writable, Placement::Fixed)
+            .unwrap();
+        machine.space.write(DATA, &[0]).unwrap();
+        machine
     }
 }
 
-impl Machine {
-    /// A context that begins with `code`.
-    fn load(&mut self, code: &[u8]) -> UserContext {
-        self.space.write(CODE, code).unwrap();
-        let frame = program_start(&UserRules::RULES, CodeSize::Bits64, CODE, DATA + PAGE_SIZE).unwrap();
-        UserContext::new(frame)
-    }
-
-    fn run(&mut self, context: &mut UserContext) -> UserEvent {
-        let irq = self.irq.take().unwrap();
-        let (event, irq) = if boot::cpu::features().smap {
-            // SAFETY: 1. `set_up`, which has chosen the same options. 2. The space is the programs' own. 3. The kernel leaves
-            // them alone since `set_up`. 4. Tests run on the boot stack.
-            unsafe { context.run::<Loop, WithSmap>(irq, &self.installed) }
-        } else {
-            // SAFETY: as above.
-            unsafe { context.run::<Loop, Baseline>(irq, &self.installed) }
-        };
-        self.irq = Some(irq);
-        event
-    }
-
+impl Machine<Loop> {
     const fn irq(&self) -> &IrqOff {
         self.irq.as_ref().unwrap()
     }
@@ -188,7 +147,7 @@ fn toggle_user_data() {
     unsafe { at.write_volatile(descriptor ^ PRESENT) };
 }
 
-example_os::tests! { Machine;
+example_os::tests! { Machine<Loop>;
     fn a_system_call_comes_back_with_all_registers(machine) {
         let mut context = machine.load(program!("syscall", "int3", "syscall"));
         fill(context.frame_mut(), SEED);
