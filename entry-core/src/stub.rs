@@ -152,7 +152,7 @@ macro_rules! pop_registers {
 /// GS base is the kernel's, interrupts are off.
 macro_rules! load_kernel_tables {
     () => {
-        ".if {kpti}
+        ".if {loads_tables}
          mov rsp, gs:[{kernel_cr3}]
          mov cr3, rsp
          .endif"
@@ -167,7 +167,7 @@ macro_rules! load_kernel_tables {
 macro_rules! move_to_thread_stack {
     () => {
         "mov gs:[{scratch_rax}], rax
-         .if {kpti}
+         .if {loads_tables}
          mov rax, gs:[{kernel_cr3}]
          mov cr3, rax
          .endif

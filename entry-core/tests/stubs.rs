@@ -477,6 +477,28 @@ fn paranoid_entries_put_back_the_cr3_that_they_found() {
 }
 
 #[test]
+fn events_in_ring_0_make_the_users_root_and_identifier_the_kernels() {
+    fn check<O: Options>(cleared: u64) {
+        for number in PLAIN_VECTORS.into_iter().chain([NMI]) {
+            let mut loads = 0;
+            for path in vector::<O>(number).iter().filter(|path| !is_from_user(path)) {
+                let call = first_of(path, Mnemonic::Call).unwrap();
+                let Some(load) = first(&path[..call], loads_cr3) else {
+                    continue;
+                };
+                let and = path[..load].iter().rfind(|i| i.mnemonic() == Mnemonic::And).unwrap();
+                assert_eq!(and.op0_register(), path[load].op1_register());
+                assert_eq!(!and.immediate(1), cleared, "vector {number}");
+                loads += 1;
+            }
+            assert_ne!(loads, 0, "vector {number}");
+        }
+    }
+    check::<WithKpti>(1 << 12);
+    check::<WithPcid>(1 << 12 | 1 << 11);
+}
+
+#[test]
 fn no_flush_bit_is_set_only_with_pcid() {
     for path in everything::<WithKpti>() {
         assert_eq!(count(&path, Mnemonic::Bts), 0);

@@ -89,7 +89,9 @@ macro_rules! load_sysret_words {
              .if {kpti}
              mov rsp, gs:[{user_cr3}]
              16:
+             .if {loads_tables}
              mov cr3, rsp
+             .endif
              17:
              mov ",
             $rsp,
@@ -168,6 +170,7 @@ macro_rules! exit_stub {
             loads_ss = const $rules.exit_loads_ss() as usize,
             kernel_ss = const $rules.kernel_data,
             kpti = const O::KPTI as usize,
+            loads_tables = const $crate::decide::guard!("exit-tables", true) as usize,
             verw = const $crate::decide::guard!("exit-clear-buffers", O::VERW) as usize,
             ibrs = const $crate::decide::guard!("exit-allow-speculation", O::IBRS) as usize,
             no_stack = const ::entry_core::windows::flags::USER_RSP,
@@ -208,7 +211,9 @@ macro_rules! iret_exit_stub {
             "sub rsp, 48",
             // RSP points at RAX on the entry stack.
             "mov rax, gs:[{user_cr3}]",
+            ".if {loads_tables}",
             "mov cr3, rax",
+            ".endif",
             // The tables are the user's.
             "15:",
             "pop rax",
@@ -246,6 +251,7 @@ macro_rules! iret_exit_stub {
             spec_ctrl = const <::entry_core::msr::SpecCtrl as ::entry_core::msr::Register>::NUMBER,
             verw_selector = const $verw_selector,
             kpti = const O::KPTI as usize,
+            loads_tables = const $crate::decide::guard!("exit-tables", true) as usize,
             verw = const $crate::decide::guard!("exit-clear-buffers", O::VERW) as usize,
             ibrs = const $crate::decide::guard!("exit-allow-speculation", O::IBRS) as usize,
             user_tables = const ::entry_core::windows::user_cr3::<O>(),

@@ -258,6 +258,31 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(code), FINE);
     }
 
+    // The change may be its last act before others run: it comes back to the exit of the stub that it came by.
+    fn a_process_that_is_shown_the_kernel_leaves_on_its_own_tables(machine) {
+        let changing = program!(
+            "mov ebx, 300",
+            "4:", "mov eax, 0x4558", "mov edi, 1", "mov esi, 6", "int 0x80", "test eax, eax", "jnz 5f",
+            "mov eax, 0x4558", "mov edi, 1", "xor esi, esi", "int 0x80", "test eax, eax", "jnz 5f",
+            "dec ebx", "jnz 4b",
+            "xor edi, edi", "jmp 6f", "5:", "mov edi, 1", "6:", "mov eax, 60", "syscall", "ud2",
+        );
+        let yielding = program!(
+            "mov ebx, 20000", "4:", "mov eax, 24", "syscall", "dec ebx", "jnz 4b",
+            "xor edi, edi", "mov eax, 60", "syscall", "ud2",
+        );
+        hidden(machine, true);
+        let other = machine.start(yielding);
+        hidden(machine, false);
+        let before = PerCpu::current(&machine.irq).ticks();
+        let pid = machine.start(changing);
+        apic::timer_periodic(TIMER_VECTOR, 100_000);
+        let statuses = [pid, other].map(|pid| machine.finish(pid));
+        apic::timer_stop();
+        assert_eq!(statuses, [Some(FINE); 2]);
+        assert!(PerCpu::current(&machine.irq).ticks() > before);
+    }
+
     fn whole_programs_run(machine) {
         let archive = Archive::new(boot::info().archive.unwrap());
         hidden(machine, true);

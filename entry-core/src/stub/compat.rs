@@ -94,7 +94,7 @@ pub unsafe extern "sysv64" fn syscall_compat_entry<K: Kernel, O: Options>() -> !
         // The first selector of SYSRET's block is the 32-bit code segment.
         cs = const K::LAYOUT.sysret_base().bits(),
         kind = const EntryKind::Syscall32.word(0),
-        kpti = const O::KPTI as usize,
+        loads_tables = const guard!("syscall-tables", O::KPTI) as usize,
         ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
         kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
         spec_ctrl = const SpecCtrl::NUMBER,

@@ -19,7 +19,7 @@ pub(super) const CS: usize = TrapFrame::CS - TrapFrame::KIND;
 
 /// Bits of CR3 that the user's tables have and the kernel's don't.
 pub(super) const fn user_cr3_bits<O: Options>() -> u64 {
-    if O::PCID {
+    if guard!("ring-0-identifier", O::PCID) {
         SplitTables::USER_ROOT | SplitTables::USER_PCID
     } else {
         SplitTables::USER_ROOT
@@ -147,6 +147,7 @@ macro_rules! common {
                 lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
                 clear = const guard!("clear-registers", O::CLEAR) as usize,
                 kpti = const O::KPTI as usize,
+                loads_tables = const guard!("event-tables", true) as usize,
                 ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
                 scratch_rax = const PerCpuHeader::SCRATCH_RAX,
                 stack = const PerCpuHeader::KERNEL_STACK,

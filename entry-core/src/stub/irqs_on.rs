@@ -324,7 +324,7 @@ macro_rules! ist_common {
                 smap = const guard!("clear-alignment-check", O::SMAP) as usize,
                 lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
                 clear = const guard!("clear-registers", O::CLEAR) as usize,
-                kpti = const no_kpti::<O>(),
+                loads_tables = const no_kpti::<O>(),
                 kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
                 scratch_rax = const PerCpuHeader::SCRATCH_RAX,
                 stack = const PerCpuHeader::KERNEL_STACK,

@@ -245,7 +245,9 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         "mov rsp, gs:[{user_cr3}]",
         // RSP is no stack.
         "12:",
+        ".if {leaves_tables}",
         "mov cr3, rsp",
+        ".endif",
         // The tables are the user's.
         "13:",
         "mov rsp, gs:[{scratch}]",
@@ -317,6 +319,8 @@ pub unsafe extern "sysv64" fn syscall_entry_lean<K: LeanKernel, O: Options>() ->
         ss = const K::LAYOUT.user_data().bits(),
         cs = const K::LAYOUT.user_code64().bits(),
         kind = const EntryKind::Syscall64.word(0),
+        loads_tables = const guard!("syscall-tables", O::KPTI) as usize,
+        leaves_tables = const guard!("lean-tables", true) as usize,
         kpti = const O::KPTI as usize,
         verw = const guard!("clear-buffers", O::VERW) as usize,
         user_cr3 = const PerCpuHeader::USER_CR3,

@@ -243,6 +243,7 @@ pub(super) unsafe extern "sysv64" fn paranoid_common<K: Kernel, O: Options>() ->
         lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
         clear = const guard!("clear-registers", O::CLEAR) as usize,
         kpti = const O::KPTI as usize,
+        loads_tables = const guard!("event-tables", O::KPTI) as usize,
         pcid = const !guard!("no-flush-without-pcid", !O::PCID) as usize,
         verw = const guard!("clear-buffers", O::VERW) as usize,
         ibrs = const guard!("restrict-speculation", O::IBRS) as usize,

@@ -73,7 +73,7 @@ pub unsafe extern "sysv64" fn syscall_entry<K: Kernel, O: Options>() -> ! {
         ss = const K::LAYOUT.user_data().bits(),
         cs = const K::LAYOUT.user_code64().bits(),
         kind = const EntryKind::Syscall64.word(0),
-        kpti = const O::KPTI as usize,
+        loads_tables = const guard!("syscall-tables", O::KPTI) as usize,
         ibrs = const guard!("restrict-speculation", O::IBRS) as usize,
         kernel_cr3 = const PerCpuHeader::KERNEL_CR3,
         spec_ctrl = const SpecCtrl::NUMBER,

@@ -7,6 +7,7 @@ use entry_core::IrqOff;
 use super::segments::{self, Saved};
 use crate::entry::variant::Variant;
 use crate::entry::{PerCpu, SyscallEntry, Vectors};
+use crate::guard::guard;
 use crate::memory::{USER_LIMIT, kernel};
 use crate::syscall::Errno;
 
@@ -108,7 +109,7 @@ impl Context {
         }
         self.store_syscall_entry(entry);
         cpu.take_syscall_entry(entry, irq);
-        if was_split || self.is_split() {
+        if guard!("tables-after-a-change", was_split) || self.is_split() {
             kernel::stop_global_pages();
             // SAFETY: 1. the tables are those of the current process; every root table has a twin.
             unsafe { cpu.load_tables(self.cr3.load(Ordering::Relaxed)) };

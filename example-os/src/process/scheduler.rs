@@ -130,7 +130,7 @@ fn switch_entry(cpu: &PerCpu, previous: &Process, next: &'static Process, irq: &
     if !core::ptr::eq(next, &raw const IDLE) {
         let was_split = cpu.is_split();
         cpu.take_syscall_entry(next.context.syscall_entry(), irq);
-        if was_split && !cpu.is_split() {
+        if guard!("tables-after-a-switch", was_split && !cpu.is_split()) {
             // SAFETY: 1. as for `load_cr3` in `switch`, which follows; every root table has a twin.
             unsafe { cpu.load_tables(next.context.cr3.load(Ordering::Relaxed)) };
         }
