@@ -246,6 +246,25 @@ impl UserLimit {
         self.0
     }
 
+    /// This limit, or the [highest](UserLimit::highest) for `width` if that is lower: below a limit for 57 bits there are
+    /// addresses that are not canonical for 48.
+    ///
+    /// ```
+    /// use entry_core::address::{UserLimit, Width};
+    /// let wide = UserLimit::highest(Width::Bits57);
+    /// assert_eq!(wide.within(Width::Bits48), UserLimit::HIGHEST_48);
+    /// assert_eq!(UserLimit::HIGHEST_48.within(Width::Bits57), UserLimit::HIGHEST_48);
+    /// ```
+    #[must_use]
+    pub const fn within(self, width: Width) -> Self {
+        let highest = Self::highest(width);
+        if guard!("limit-within-width", self.0 > highest.0) {
+            highest
+        } else {
+            self
+        }
+    }
+
     /// Whether `address` may be a user address. Such an address is canonical, and so is the address after any
     /// instruction that starts there.
     ///

@@ -29,10 +29,22 @@ use crate::segment::SegmentLayout;
 /// An implementation states, for every CPU on which its stubs are installed:
 ///
 /// 1. [`Kernel::LAYOUT`] is the layout of the GDT that is loaded, and the SYSCALL and SYSENTER MSRs were computed from it.
+///    [`Kernel::Exit`] decides by that layout, and by the [`Width`](crate::address::Width) of the paging mode in use.
 /// 2. In the kernel, GS base is the address of a bound [`PerCpuHeader`] whose kernel stack belongs to the current thread;
 ///    TSS.RSP0 is the same stack, or the header's entry stack with [`Options::KPTI`].
 /// 3. The IST slots of NMI, #MC, #DB and #DF hold [`IstStack`](crate::percpu::IstStack)s bound to that header, no two the same.
 /// 4. The code is compiled without a red zone and without SSE, or its handlers save what they use of it.
+/// 5. CR4.FRED is 0, and so is CR4.CET, or `SH_STK_EN` and `ENDBR_EN` of `IA32_S_CET` are: events go through the IDT, and the stubs
+///    have no ENDBR64 and keep no shadow stack. Firmware may have left them on.
+///
+/// The frames of [`Kernel::kernel_exception`], [`Kernel::kernel_interrupt`] and [`Kernel::paranoid`] may be those of kernel
+/// code, which the CPU goes on with as they say: no exit looks at them. Of those frames, as of the proof that comes with them, it
+/// states that
+///
+/// 6. what a handler changes in one, the interrupted code can go on with;
+/// 7. a handler turns interrupts on only if the frame has IF set, and never for a paranoid event in the kernel: where IF is
+///    clear, the interrupted code may hold a proof of that;
+/// 8. [`Kernel::paranoid`] keeps the rules that it has under *Nesting*.
 pub unsafe trait Kernel: Sized + 'static {
     /// How this kernel leaves for user mode: `entry-sysret` has implementations.
     type Exit: Exit;

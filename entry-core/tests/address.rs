@@ -157,3 +157,14 @@ fn errors_name_value_and_what_was_wanted() {
         "end of user space 0x800000000000 is not a multiple of 0x1000 from 0x1000 to 0x7ffffffff000"
     );
 }
+
+#[test]
+fn a_limit_is_lowered_to_the_highest_of_a_width_and_never_raised() {
+    let low = UserLimit::new(0x1000, Width::Bits48).unwrap();
+    let narrow = UserLimit::HIGHEST_48;
+    let wide = UserLimit::highest(Width::Bits57);
+    for (limit, within_48, within_57) in [(low, low, low), (narrow, narrow, narrow), (wide, narrow, wide)] {
+        assert_eq!(limit.within(Width::Bits48), within_48);
+        assert_eq!(limit.within(Width::Bits57), within_57);
+    }
+}

@@ -59,7 +59,8 @@ pub struct SysexitRules {
 }
 
 impl SysexitRules {
-    /// Rules for the selectors of `layout` and user space below `limit`, in a paging mode of `width`.
+    /// Rules for the selectors of `layout` and user space below `limit`, in a paging mode of `width`. A limit above the highest
+    /// one for `width` is lowered to that.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl SysexitRules {
             code64: layout.user_code64().bits() as u64,
             code32: code32.bits() as u64,
             data: layout.user_data().bits() as u64,
-            limit,
+            limit: limit.within(width),
             width,
             is_rdx_destroyed: false,
         })

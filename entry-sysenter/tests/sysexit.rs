@@ -201,3 +201,22 @@ fn layout_without_segments_for_sysexit_has_no_rules() {
         Err(NoSysexitSegments)
     );
 }
+
+#[test]
+fn a_limit_that_is_too_high_for_the_width_lets_nothing_through_that_is_not_canonical() {
+    let limit = UserLimit::highest(Width::Bits57);
+    let rules = SysexitRules::new(&SegmentLayout::NATURAL, limit, Width::Bits48)
+        .unwrap()
+        .with_rdx_destroyed();
+    let value = 0x8000_0000_0000;
+    let mut with_rip = frame(EntryKind::Sysenter64);
+    with_rip.set_rip(value);
+    let mut with_rsp = frame(EntryKind::Sysenter64);
+    with_rsp.set_rsp(value);
+    for (frame, operand) in [(with_rip, Operand64::Rip), (with_rsp, Operand64::Rsp)] {
+        assert_eq!(
+            Sysexit::check(&frame, &rules).err(),
+            Some(SysexitRefusal::NonCanonical { operand, value })
+        );
+    }
+}

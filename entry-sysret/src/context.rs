@@ -39,7 +39,8 @@
 //!     const RULES: RuleSet = RuleSet::new(&SegmentLayout::NATURAL, UserLimit::HIGHEST_48, Width::Bits48);
 //! }
 //!
-//! // SAFETY: 1. to 4. by the code that sets each CPU up with `StubTable::of::<Events<MyKernel>, Baseline>()`.
+//! // SAFETY: 1. to 5. by the code that sets each CPU up with `StubTable::of::<Events<MyKernel>, Baseline>()`; the handlers
+//! // change no frame and turn no interrupts on.
 //! unsafe impl RunKernel for MyKernel {
 //!     type Exit = SysretOrIret<Self>;
 //!     type Tracking = NoTracking;
@@ -163,6 +164,7 @@ impl<R: fmt::Display> fmt::Display for UserEvent<R> {
 ///    CPU alone; TSS.RSP0 is the same, or the header's entry stack with [`Options::KPTI`]. Neither changes.
 /// 3. The IST slots of NMI, #MC, #DB and #DF hold [`IstStack`](entry_core::percpu::IstStack)s bound to that header, no two the same.
 /// 4. The code is compiled without a red zone and without SSE, or its handlers save what they use of it.
+/// 5. Of CPU, exit and handlers, what [`Kernel`] demands by its 1 and by 5 to 8.
 pub unsafe trait RunKernel: Sized + 'static {
     /// How this kernel leaves for user mode.
     type Exit: Exit;
@@ -196,7 +198,7 @@ pub struct Events<K>(PhantomData<K>);
 type RefusalOf<K> = <<K as RunKernel>::Exit as Exit>::Refusal;
 
 // SAFETY: 1., 3. and 4. are those of `RunKernel`. 2. By its 2; whoever runs has the stack to itself, since nothing on it
-// outlives an event, in which interrupts are off.
+// outlives an event, in which interrupts are off. 5. to 8. By its 5: the handlers are its own.
 unsafe impl<K: RunKernel> Kernel for Events<K> {
     type Exit = K::Exit;
     type Tracking = K::Tracking;
@@ -435,6 +437,7 @@ impl UserContext {
     /// 3. Nothing but this function writes `IA32_FS_BASE` and `IA32_KERNEL_GS_BASE` on this CPU. CR4.FSGSBASE is set if and
     ///    only if [`Options::FSGSBASE`] is.
     /// 4. RSP is a stack of the caller's, not the [`RunStack`].
+    /// 5. The bases of this context were set under rules for the paging mode in use: WRMSR of another is #GP.
     pub unsafe fn run<K: RunKernel, O: Options>(
         &mut self,
         irq: IrqOff,
@@ -494,8 +497,8 @@ impl UserContext {
         }
         *loads += 1;
         self.loaded = (words.cast_const().cast(), *loads);
-        // SAFETY: 1. condition 1. 2. Every x86-64 CPU has it; the base is a user address, or was read there. 3. The kernel does
-        // not use FS, by condition 3 of `run`.
+        // SAFETY: 1. condition 1. 2. Every x86-64 CPU has it; the base is a user address by condition 5 of `run`, or was read
+        // there. 3. The kernel does not use FS, by condition 3 of `run`.
         unsafe { self.fs_base.write(&mut K::Msrs::default()) };
         // SAFETY: 1. and 2. as above. 3. It is the user's until SWAPGS.
         unsafe { self.gs_base.write(&mut K::Msrs::default()) };

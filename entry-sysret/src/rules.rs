@@ -54,8 +54,9 @@ pub struct RuleSet {
 impl RuleSet {
     /// Rules for the selectors of `layout`, 64-bit user code below `limit`, and nothing that is dangerous.
     ///
-    /// `width` is that of the paging mode; it only tells [`Refusal::NonCanonicalRip`](crate::Refusal::NonCanonicalRip)
-    /// from [`Refusal::RipAboveUserLimit`](crate::Refusal::RipAboveUserLimit). What is let through depends on `limit` alone.
+    /// `width` is that of the paging mode in use. A limit above the highest one for it is lowered to that, so that whatever is
+    /// let through is canonical there. With a `width` that is wider than the mode, nothing here is right: see the conditions
+    /// of [`Kernel`](entry_core::Kernel).
     #[must_use]
     pub const fn new(layout: &SegmentLayout, limit: UserLimit, width: Width) -> Self {
         Self {
@@ -67,7 +68,7 @@ impl RuleSet {
             code32: 0,
             data: layout.user_data().bits() as u64,
             kernel_data: layout.kernel_data().bits(),
-            limit,
+            limit: limit.within(width),
             width,
             allows_io_privilege: false,
             sysret_loads_ss: false,

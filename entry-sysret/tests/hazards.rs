@@ -91,6 +91,21 @@ fn refuses_a_rip_above_the_user_limit() {
     }
 }
 
+/// A limit for 57 bits in a mode with 48: below it is the hole.
+#[test]
+fn refuses_a_non_canonical_rip_under_a_limit_that_is_too_high() {
+    let wide = RuleSet::new(
+        &SegmentLayout::NATURAL,
+        UserLimit::highest(Width::Bits57),
+        Width::Bits48,
+    );
+    for rip in [0x8000_0000_0000, 0xffff_ffff_f000, 0x7f_ffff_ffff_ffff] {
+        let words = ExitWords { rip, rcx: rip, ..GOOD };
+        assert_eq!(decide(&words, &wide), Err(Refusal::NonCanonicalRip { rip }));
+        assert!(!entry_sysret::decide::is_plain_sysret(rip, words.rflags, &wide));
+    }
+}
+
 #[test]
 fn refuses_a_rip_above_code32() {
     let rip = 0x1_0000_0000;

@@ -169,7 +169,9 @@ pub struct OsKernel<T = NoTracking, R = UserRules>(PhantomData<(T, R)>);
 
 // SAFETY: 1. `install` loads the GDT of `LAYOUT` and computes the MSRs from it. 2. `install` sets GS base to a bound
 // header; the scheduler sets stack and RSP0 together at each switch. 3. `install` binds four stacks. 4. The target
-// x86_64-unknown-none has neither a red zone nor SSE.
+// x86_64-unknown-none has neither a red zone nor SSE. 5. Boot sets all of CR4, and clears CET and FRED. 6. Frames are changed
+// by fix-ups that the faulting code has announced, and by tests' hooks. 7. Nobody turns interrupts on but a lower
+// half, which runs for interrupts outside windows alone. 8. Paranoid events are counted or ignored.
 unsafe impl<T: Tracking, R: Rules> Kernel for OsKernel<T, R> {
     type Exit = SysretOrIret<R>;
     type Tracking = T;

@@ -31,7 +31,8 @@ impl Rules for Minimal {
     const RULES: RuleSet = RuleSet::new(&SegmentLayout::NATURAL, UserLimit::HIGHEST_48, Width::Bits48);
 }
 
-// SAFETY: 1. to 3. `set_up` does all of it. 4. The target x86_64-unknown-none has neither a red zone nor SSE.
+// SAFETY: 1. to 3. `set_up` does all of it. 4. The target x86_64-unknown-none has neither a red zone nor SSE. 5. Boot sets all
+// of CR4, and clears CET and FRED. 6. to 8. No handler changes a frame of the kernel's, or goes on after one.
 unsafe impl Kernel for Minimal {
     type Exit = SysretOrIret<Self>;
     type Tracking = NoTracking;
