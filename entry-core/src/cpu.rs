@@ -135,6 +135,8 @@ pub struct CpuFeatures {
     pub automatic_ibrs: bool,
     /// VERW overwrites CPU buffers (Intel `MD_CLEAR`).
     pub md_clear: bool,
+    /// VERW overwrites CPU buffers (AMD `VERW_CLEAR`, against transient scheduler attacks).
+    pub verw_clear: bool,
     /// LFENCE always serializes (AMD).
     pub lfence_serializing: bool,
     /// Loading a null selector clears the base of FS or GS (AMD).
@@ -254,6 +256,7 @@ impl CpuFeatures {
             bhi_ctrl: has(seven_two.edx, 4),
             automatic_ibrs: has(amd21.eax, 8),
             md_clear: has(seven.edx, 10),
+            verw_clear: has(amd21.eax, 5),
             lfence_serializing: has(amd21.eax, 2),
             null_selector_clears_base: has(amd21.eax, 6),
 

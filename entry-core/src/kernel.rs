@@ -317,7 +317,7 @@ pub trait Options: 'static {
     /// translations. Bit 63 of a CR3 load is #GP unless CR4.PCIDE is set.
     const PCID: bool = false;
     /// VERW with a memory operand as the last instruction before each one that leaves for user mode, so that no kernel data
-    /// is left in the CPU's buffers (CVE-2018-12126 and its kin); and at the end of paranoid events, which may have
+    /// is left in the CPU's buffers (CVE-2018-12126 and its kin; on AMD CVE-2024-36350 and CVE-2024-36357); and at the end of paranoid events, which may have
     /// interrupted an exit after its VERW.
     const VERW: bool = false;
     /// `IA32_SPEC_CTRL` is written at each entry from user mode and at each exit, from

@@ -421,6 +421,13 @@ impl<const BYTES: usize> Default for EntryStack<BYTES> {
 /// let ist = STACK.bind(&HEADER);
 /// assert_eq!(ist % 16, 0);
 /// ```
+///
+/// One on which no handler could run does not compile:
+///
+/// ```compile_fail,E0080
+/// static STACK: entry_core::percpu::IstStack<256> = entry_core::percpu::IstStack::new();
+/// # assert_eq!(STACK.top() % 16, 0);
+/// ```
 #[derive(Debug)]
 #[repr(C, align(16))]
 pub struct IstStack<const BYTES: usize> {
@@ -437,10 +444,15 @@ pub(crate) const IST_DEPTH: usize = offset_of!(IstStack<16>, depth) - offset_of!
 unsafe impl<const BYTES: usize> Sync for IstStack<BYTES> {}
 
 impl<const BYTES: usize> IstStack<BYTES> {
-    /// An empty stack. `BYTES` has to be a multiple of 16.
+    /// An empty stack. `BYTES` has to be a multiple of 16, and at least 4096: the handler runs on it.
     #[must_use]
     pub const fn new() -> Self {
-        const { assert!(BYTES.is_multiple_of(16), "the stack size is a multiple of 16") };
+        const {
+            assert!(
+                BYTES.is_multiple_of(16) && BYTES >= 4096,
+                "the stack size is a multiple of 16, and at least 4096"
+            );
+        };
         Self {
             stack: core::cell::UnsafeCell::new([0; BYTES]),
             header: AtomicU64::new(0),

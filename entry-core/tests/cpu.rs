@@ -32,7 +32,7 @@ fn flags(cpu: &CpuFeatures) -> Vec<&'static str> {
         };
     }
     names!(hypervisor sep syscall fsgsbase lkgs fred tsc rdtscp rdpid apic x2apic tsc_deadline xsave smep smap umip pku
-        lass nx page1gb la57 pcid invpcid pge cet_ss cet_ibt ibrs stibp ssbd psfd bhi_ctrl automatic_ibrs md_clear lfence_serializing
+        lass nx page1gb la57 pcid invpcid pge cet_ss cet_ibt ibrs stibp ssbd psfd bhi_ctrl automatic_ibrs md_clear verw_clear lfence_serializing
         null_selector_clears_base erms fsrm)
 }
 
@@ -77,6 +77,7 @@ const BITS: &[(u32, u32, usize, u32, &str)] = &[
     (0x8000_0008, 0, 1, 24, "ssbd"),
     (0x8000_0008, 0, 1, 28, "psfd"),
     (0x8000_0021, 0, 0, 2, "lfence_serializing"),
+    (0x8000_0021, 0, 0, 5, "verw_clear"),
     (0x8000_0021, 0, 0, 6, "null_selector_clears_base"),
     (0x8000_0021, 0, 0, 8, "automatic_ibrs"),
 ];

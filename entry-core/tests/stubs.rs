@@ -845,6 +845,11 @@ fn first_set_that_the_cpu_allows_is_selected() {
     assert_eq!(chosen(&cpu), Ok(sets[1].syscall));
     cpu.ibrs = true;
     assert_eq!(chosen(&cpu), Ok(sets[0].syscall));
+    // Intel's bit or AMD's: the instruction is the same.
+    cpu.md_clear = false;
+    assert_eq!(chosen(&cpu), Ok(sets[1].syscall));
+    cpu.verw_clear = true;
+    assert_eq!(chosen(&cpu), Ok(sets[0].syscall));
     cpu.smap = false;
     assert_eq!(chosen(&cpu), Ok(sets[2].syscall));
 }

@@ -186,7 +186,12 @@ fn system_call_vector_is_an_interrupt_and_the_only_one() {
 fn handlers_keep_stack_and_privilege() {
     let mut idt = idt();
     idt.set_system_call(Vector::INT80, STUBS).unwrap();
-    for number in 0..=255 {
+    let mut with_interrupt_stack = idt.clone();
+    with_interrupt_stack.set_interrupt_stack(Ist::Ist5);
+    for (mut idt, number) in [idt.clone(), with_interrupt_stack]
+        .into_iter()
+        .flat_map(|idt| (0..=255).map(move |number| (idt.clone(), number)))
+    {
         let vector = Vector(number);
         let before = idt.gate(vector);
         idt.set_handler(vector, 0xffff_ffff_8765_4320).unwrap();

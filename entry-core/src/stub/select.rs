@@ -27,7 +27,7 @@ bitflags! {
         const FSGSBASE = 1 << 1;
         /// Process-context identifiers.
         const PCID = 1 << 2;
-        /// A VERW that overwrites buffers.
+        /// A VERW that overwrites buffers: `MD_CLEAR` (Intel) or `VERW_CLEAR` (AMD).
         const MD_CLEAR = 1 << 3;
         /// `IA32_SPEC_CTRL` with IBRS.
         const IBRS = 1 << 4;
@@ -59,7 +59,7 @@ impl Requirements {
         offered.set(Self::SMAP, cpu.smap);
         offered.set(Self::FSGSBASE, cpu.fsgsbase);
         offered.set(Self::PCID, cpu.pcid);
-        offered.set(Self::MD_CLEAR, cpu.md_clear);
+        offered.set(Self::MD_CLEAR, cpu.md_clear || cpu.verw_clear);
         offered.set(Self::IBRS, cpu.ibrs);
         offered
     }

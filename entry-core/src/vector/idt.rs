@@ -134,6 +134,13 @@ impl GateDescriptor {
         })
     }
 
+    const fn on_stack(self, ist_number: u8) -> Self {
+        Self {
+            low: self.low & !(7 << 32) | (ist_number as u64) << 32,
+            ..self
+        }
+    }
+
     /// The two words.
     #[must_use]
     pub const fn bits(self) -> [u64; 2] {
@@ -308,9 +315,9 @@ impl Idt {
         } else {
             Privilege::Kernel
         };
-        match GateDescriptor::new(handler, self.code, vector.ist(), privilege) {
+        match GateDescriptor::new(handler, self.code, None, privilege) {
             Ok(gate) => {
-                self.gates[vector.0 as usize] = gate;
+                self.gates[vector.0 as usize] = gate.on_stack(old.ist_number());
                 Ok(())
             }
             Err(error) => Err(error),
@@ -318,14 +325,14 @@ impl Idt {
     }
 
     /// Gives all vectors from 32 on one stack of the interrupt stack table, which a CPU with interrupts on at SYSCALL
-    /// demands ([`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry)). To be called last: gates that are set later have
-    /// none.
+    /// demands ([`InterruptsOnEntry`](crate::irqs_on::InterruptsOnEntry)). To be called after [`Idt::set_system_call`], whose
+    /// gate has none.
     #[expect(clippy::indexing_slicing, reason = "a u8 is below 256, the length of the table")]
     pub const fn set_interrupt_stack(&mut self, ist: Ist) {
         let mut vector = Vector::FIRST_INTERRUPT.0;
         loop {
             let gate = &mut self.gates[vector as usize];
-            gate.low = gate.low & !(7 << 32) | (ist.number() as u64) << 32;
+            *gate = gate.on_stack(ist.number());
             if vector == u8::MAX {
                 return;
             }
