@@ -149,7 +149,7 @@ impl TaskStateSegment {
         NonNull::from(rsp0).cast()
     }
 
-    /// Checks that every exception with a stack of its own has one: not 0, canonical, no two the same.
+    /// Checks that every exception with a stack of its own has one: not 0, canonical, a multiple of 16, no two the same.
     ///
     /// # Errors
     ///
@@ -165,6 +165,9 @@ impl TaskStateSegment {
             }
             if guard!("non-canonical-interrupt-stack", !width.is_canonical(top)) {
                 return Err(TssError::NonCanonical { ist, top, width });
+            }
+            if guard!("misaligned-interrupt-stack", !top.is_multiple_of(16)) {
+                return Err(TssError::Misaligned { ist, top });
             }
             let mut later = tail;
             while let [row, tail @ ..] = later {
@@ -204,6 +207,13 @@ pub enum TssError {
         /// The width that it was tested for.
         width: Width,
     },
+    /// Its top is not a multiple of 16. The CPU would align it, and the stub look for the header's address in the wrong place.
+    Misaligned {
+        /// Which.
+        ist: Ist,
+        /// Its top.
+        top: u64,
+    },
     /// Two exceptions have one stack: one inside the other would overwrite its frame.
     Shared {
         /// Which.
@@ -227,6 +237,7 @@ impl fmt::Display for TssError {
                     width.bits()
                 )
             }
+            Self::Misaligned { ist, top } => write!(f, "ist{} is {top:#x}, wanted a multiple of 16", ist.number()),
             Self::Shared { ist, other, top } => {
                 write!(
                     f,

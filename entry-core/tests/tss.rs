@@ -94,6 +94,31 @@ fn each_paranoid_exception_needs_its_stack() {
 }
 
 #[test]
+fn stacks_that_the_cpu_would_align_are_refused() {
+    for ist in ALL {
+        for offset in 1..16 {
+            let mut tss = filled();
+            let top = tss.ist(ist) + offset;
+            tss.set_ist(ist, top);
+            let wanted = if ist <= Ist::Ist4 {
+                Err(TssError::Misaligned { ist, top })
+            } else {
+                Ok(())
+            };
+            assert_eq!(tss.check(Width::Bits48), wanted, "{ist:?}");
+        }
+    }
+    assert_eq!(
+        TssError::Misaligned {
+            ist: Ist::Ist2,
+            top: 0x1008
+        }
+        .to_string(),
+        "ist2 is 0x1008, wanted a multiple of 16"
+    );
+}
+
+#[test]
 fn no_two_paranoid_exceptions_share_a_stack() {
     for ist in &ALL[..4] {
         for other in &ALL[..4] {

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use entry_core::vector::Vector;
 use entry_core::{EntryKind, IrqOff, TrapFrame};
+use example_os::boot;
 use example_os::device::apic;
 use example_os::entry::{self, LAYOUT, PerCpu, TIMER_VECTOR};
 use example_os::harness::Machine;
@@ -28,7 +29,18 @@ static SKIP: AtomicU64 = AtomicU64::new(0);
 /// No vector.
 const NONE: u64 = 256;
 
+/// RFLAGS as they were in the handler.
+static HANDLERS_FLAGS: AtomicU64 = AtomicU64::new(0);
+
+fn flags() -> u64 {
+    let flags;
+    // SAFETY: what is pushed is popped.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags) };
+    flags
+}
+
 fn note(frame: &mut TrapFrame) -> bool {
+    HANDLERS_FLAGS.store(flags(), Ordering::Relaxed);
     VECTOR.store(frame.vector().into(), Ordering::Relaxed);
     KIND.store(frame.entry_kind().map_or(0, |kind| kind as u64), Ordering::Relaxed);
     FRAME.store(core::ptr::from_ref(frame).addr() as u64, Ordering::Relaxed);
@@ -226,6 +238,20 @@ example_os::tests! { Machine;
         let word = unsafe { OWNED.0.get().read() };
         entry::set_lower_half(None);
         assert_eq!(word, 2);
+    }
+
+    fn user_memory_is_closed_while_an_access_to_it_is_interrupted(_machine) {
+        const ALIGNMENT_CHECK: u64 = 1 << 18;
+        if !boot::cpu::features().smap {
+            example_os::skip!("the CPU has no SMAP");
+        }
+        expect(2);
+        let after: u64;
+        // SAFETY: the hook skips UD2; nothing accesses user memory while that is open.
+        unsafe { asm!("stac", "ud2", "pushfq", "pop {}", "clac", out(reg) after) };
+        assert_eq!(VECTOR.load(Ordering::Relaxed), 6);
+        assert_eq!(HANDLERS_FLAGS.load(Ordering::Relaxed) & ALIGNMENT_CHECK, 0);
+        assert_eq!(after & ALIGNMENT_CHECK, ALIGNMENT_CHECK);
     }
 
     fn selectors_of_the_local_table_name_nothing(_machine) {
