@@ -796,12 +796,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         Vec::new()
     };
-    // More than can be named one by one are named by what is common to them.
-    let part = format!("{PART_OF_NAME}{}", args.filter.as_deref().unwrap_or_default());
+    // More than can be named one by one are named by what is common to most of them.
+    let filter = args.filter.as_deref().unwrap_or_default();
+    let part = format!("{PART_OF_NAME}{filter}");
     let names = if fits(&Plan::arguments(args.rounds, args.repeats, &names)) {
         names
     } else {
-        vec![part.as_str()]
+        named_in_part(&part, filter, names)
     };
     let plan = Plan {
         machine: Machine {
@@ -993,6 +994,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// `part` in place of the names that have `filter` in them, and the others of the experiment that it names.
+fn named_in_part<'a>(part: &'a str, filter: &str, names: Vec<&'a str>) -> Vec<&'a str> {
+    let others = names.into_iter().filter(|name| !name.contains(filter));
+    core::iter::once(part).chain(others).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1036,6 +1043,18 @@ mod tests {
             3,
             &["irqflag/simulation/ring3-untouched/and-more"; 24]
         )));
+    }
+
+    #[test]
+    fn an_experiment_that_is_named_in_part_is_whole_and_can_be_told() {
+        let all: Vec<&str> = row::matching("switch").iter().map(|row| row.name).collect();
+        assert!(!fits(&Plan::arguments(128, 3, &all)));
+        let names = named_in_part("~switch", "switch", all.clone());
+        assert!(fits(&Plan::arguments(128, 3, &names)));
+        let is_named = |row: &&str| names.contains(row) || row.contains("switch");
+        assert!(all.iter().all(is_named));
+        assert!(names.contains(&"pipe/latency"));
+        assert!(names[1..].iter().all(|name| !name.contains("switch")));
     }
 
     #[test]

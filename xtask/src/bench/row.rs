@@ -321,15 +321,40 @@ pub(crate) fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
 }
 
-/// Experiments whose rows have names of several kinds.
-const EXPERIMENTS: [(&str, &str); 3] = [("switch", "002"), ("irqflag", "003"), ("tracking", "004")];
+/// An experiment whose rows have names of several kinds.
+struct Experiment {
+    name: &'static str,
+    seed: &'static str,
+    /// Rows of others that it compares with.
+    beside: &'static [&'static str],
+}
+
+const EXPERIMENTS: [Experiment; 3] = [
+    Experiment {
+        name: "switch",
+        seed: "002",
+        beside: &["syscall/null/full"],
+    },
+    Experiment {
+        name: "irqflag",
+        seed: "003",
+        beside: &[],
+    },
+    Experiment {
+        name: "tracking",
+        seed: "004",
+        beside: &[],
+    },
+];
 
 /// The rows whose name contains `filter`, and all rows of the experiment that it names.
 pub(crate) fn matching(filter: &str) -> Vec<&'static Row> {
-    let seed = EXPERIMENTS
-        .iter()
-        .find_map(|(name, seed)| (*name == filter).then_some(*seed));
-    let is_of_it = |row: &&Row| row.name.contains(filter) || (seed.is_some() && row.seed == seed);
+    let experiment = EXPERIMENTS.iter().find(|experiment| experiment.name == filter);
+    let is_of_it = |row: &&Row| {
+        let is_part =
+            |experiment: &Experiment| row.seed == Some(experiment.seed) || experiment.beside.contains(&row.name);
+        row.name.contains(filter) || experiment.is_some_and(is_part)
+    };
     ROWS.iter().filter(is_of_it).collect()
 }
 
@@ -357,6 +382,32 @@ mod tests {
             assert!(names.contains(&name), "{names:?}");
         }
         assert!(matching("irqf").iter().all(|row| row.name.contains("irqf")));
+    }
+
+    #[test]
+    fn the_table_of_switches_has_each_ring_and_way_and_what_belongs_to_it() {
+        let names: Vec<&str> = matching("switch").iter().map(|row| row.name).collect();
+        for ring in ["2p-0k", "2p-16k", "2p-64k", "8p-16k", "8p-64k", "16p-16k", "16p-64k"] {
+            for way in ["wrmsr", "trampoline", "tss"] {
+                assert!(
+                    names.contains(&format!("switch/pipe/{ring}/{way}").as_str()),
+                    "{ring} {way}"
+                );
+            }
+        }
+        for name in [
+            "syscall/null/full",
+            "sysenter/null/64",
+            "sysenter/null/32",
+            "legacy32/sysenter/null/trampoline",
+            "legacy32/switch/64k/wrmsr",
+            "wrmsr/sysenter-esp",
+            "switch/yield/2p/bases-wrmsr",
+            "switch/yield/2p/bases-fsgsbase",
+            "pipe/latency",
+        ] {
+            assert!(names.contains(&name), "{name}");
+        }
     }
 
     #[test]
