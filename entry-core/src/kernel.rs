@@ -70,7 +70,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// A maskable interrupt in user mode. The handler owes the interrupt controller its acknowledgement.
     fn user_interrupt(frame: &mut TrapFrame, entry: UserEntry) -> IrqOff;
 
-    /// An exception in the kernel, on the stack that was in use. Returning retries the instruction unless RIP was set.
+    /// An exception in the kernel, on the stack that was in use. Returning retries the instruction unless RIP was set. The
+    /// address of a #PF is in CR2, until the next one.
     fn kernel_exception(frame: &mut TrapFrame, irq: IrqOff) -> IrqOff;
 
     /// A maskable interrupt in the kernel, on the stack that was in use.

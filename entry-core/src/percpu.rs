@@ -154,7 +154,8 @@ impl PerCpuHeader {
     /// 1. Both tables are live, and map what [`SplitTables`] demands; CR3 holds the kernel's, or will before user mode is
     ///    entered.
     /// 2. If `tables` has process-context identifiers, CR4.PCIDE is set and the stubs have
-    ///    [`Options::PCID`](crate::kernel::Options::PCID); else neither.
+    ///    [`Options::PCID`](crate::kernel::Options::PCID); else they have not, unless the tables are
+    ///    [shared](SplitTables::shared).
     /// 3. As condition 2 of [`PerCpuHeader::set_kernel_stack`].
     #[inline(always)]
     pub unsafe fn set_tables(&self, tables: SplitTables) {

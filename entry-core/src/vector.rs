@@ -153,6 +153,10 @@ impl Exception {
 ///
 /// #BP has no stack of its own: a data breakpoint that MOV SS holds back until the breakpoint handler runs would bring it
 /// back to the top of that stack while it is in use.
+///
+/// #VE, #VC and #HV have none either. In a guest that does not trust its hypervisor (TDX, SEV-ES, SEV-SNP) those can be made to
+/// arrive between SYSCALL and the load of RSP, where their frames would go to an address of the program's: such a guest needs
+/// other stubs, unless it has had them ruled out in the kernel (TDX: `SEPT_VE_DISABLE`). Elsewhere no CPU raises them there.
 pub const EXCEPTIONS: [Exception; 32] = [
     Exception::plain(0, "#DE", "Divide Error", Kind::Fault),
     Exception::plain(1, "#DB", "Debug Exception", Kind::FaultOrTrap).on(Ist::Ist1),

@@ -16,6 +16,7 @@
 //!   that selector, and an exit that lists the selectors it allows has to list this one. The exits of `entry-sysret` do not:
 //!   with them the next interrupt ends the program as refused, so 64-bit SYSEXIT is not supported beside them.
 //! - It exists on Intel CPUs alone.
+//! - The exits here do nothing of what [`Options`](entry_core::kernel::Options) ask of an exit.
 //!
 //! It is here for kernels that measure it, and for those that must use it.
 //!
@@ -171,13 +172,17 @@ impl<'f> Sysexit<'f> {
     /// 4. STI's shadow holds interrupts back until SYSEXIT, and the IRET of an NMI, #MC or #DB that comes in it may end it. None
     ///    comes there, or the kernel's interrupt stubs look at the recorded window and not at CS alone to tell whose GS base it
     ///    is.
+    /// 5. No option of the stubs' owes anything at this border:
+    ///    [`Options::KPTI`](entry_core::kernel::Options::KPTI), [`Options::VERW`](entry_core::kernel::Options::VERW) and
+    ///    [`Options::IBRS`](entry_core::kernel::Options::IBRS) are off. Here no tables are loaded, no buffers cleared, and
+    ///    `IA32_SPEC_CTRL` stays the kernel's.
     pub unsafe fn leave(self, _ready: UserReturn) -> ! {
         let frame = core::ptr::from_ref(self.frame);
         if self.is_64_bit {
-            // SAFETY: conditions 1 to 4; `check` has accepted the frame, and it was borrowed since.
+            // SAFETY: conditions 1 to 5; `check` has accepted the frame, and it was borrowed since.
             unsafe { sysexit64_exit(frame) }
         } else {
-            // SAFETY: conditions 1 to 4; `check` has accepted the frame, and it was borrowed since.
+            // SAFETY: conditions 1 to 5; `check` has accepted the frame, and it was borrowed since.
             unsafe { sysexit32_exit(frame) }
         }
     }

@@ -194,7 +194,8 @@ fn leave_by_sysexit(frame: &TrapFrame, argument: u64, irq: &IrqOff) -> Result<u6
     // SAFETY: 1. to 3. the process is not tracked, or it could not have come by SYSENTER.
     let ready = unsafe { <NoTracking as Tracking>::user_enter(irq) };
     // SAFETY: 1. this is a system call with interrupts off. 2. SYSENTER led here, with the layout's selector. 3. The frame is that
-    // of the entry, at the top of the stack. 4. None of the three is sent while this experiment runs.
+    // of the entry, at the top of the stack. 4. None of the three is sent while this experiment runs. 5. Stubs of SYSENTER with KPTI
+    // or IBRS don't compile; what VERW would clear is no secret here.
     unsafe { checked.leave(ready) }
 }
 
