@@ -149,6 +149,22 @@ example_os::tests! { Machine;
         assert_eq!(machine.run(program!("int 1")), killed(SIGSEGV));
     }
 
+    fn a_number_of_a_system_call_is_bounded_and_has_32_bits(machine) {
+        let code = program!(
+            "mov eax, 39", "syscall", "mov ebx, eax",
+            // The lower half is the number, in the comparison and in the table alike.
+            "mov rax, 0x500000027", "syscall", "cmp rax, rbx", "jne 5f",
+            "mov rax, 0xffffffff00000027", "syscall", "cmp rax, rbx", "jne 5f",
+            // Behind the last entry, and far behind.
+            "lea r12, [rip + 7f]",
+            "4:", "mov rax, [r12]", "syscall", "cmp rax, -38", "jne 5f",
+            "add r12, 8", "lea rcx, [rip + 8f]", "cmp r12, rcx", "jb 4b",
+            "xor edi, edi", "6:", "mov eax, 60", "syscall", "ud2", "5:", "mov edi, 1", "jmp 6b",
+            ".balign 8", "7:", ".quad 255, 256, 295, 0x7fffffff, 0x80000000, 0x80000027, 0xffffffff, -1", "8:",
+        );
+        assert_eq!(machine.run(code), FINE);
+    }
+
     fn int80_offers_the_control_call_alone(machine) {
         let code = program!(
             "mov eax, 39", "int 0x80", "cmp rax, -38", "jne 4f",

@@ -12,6 +12,7 @@ mod assembly;
 #[path = "process/run.rs"]
 mod run;
 
+use core::arch::asm;
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -199,6 +200,28 @@ example_os::tests! { Machine<Loop>;
             context.frame_mut().set_return_value(0);
             assert_eq!(machine.run(&mut context), BREAKPOINT);
             assert_eq!((context.frame().rip(), context.frame().rax()), (CODE + 3, 0));
+        }
+    }
+
+    fn flags_of_a_program_are_not_the_kernels(machine) {
+        // TF, IF, DF, IOPL and NT; AC, where the kernel has a use for it.
+        const HARMFUL: u64 = 0x7700;
+        let alignment_check = if boot::cpu::features().smap { 0x4_0000 } else { 0 };
+        for (code, event) in [
+            (program!("syscall"), UserEvent::SystemCall),
+            (program!("int 0x80"), UserEvent::SystemCall),
+            (program!("ud2"), INVALID_OPCODE),
+        ] {
+            let mut context = machine.load(code);
+            context.frame_mut().set_rflags(FLAGS | 0x4000);
+            let came = machine.run(&mut context);
+            // Nobody has loaded others since the program was left.
+            let flags: u64;
+            // SAFETY: what is pushed is popped.
+            unsafe { asm!("pushfq", "pop {}", out(reg) flags) };
+            assert_eq!(came, event);
+            assert_eq!(flags & (HARMFUL | alignment_check), 0, "{flags:#x}");
+            assert_eq!(context.frame().rflags() & !0x1_0000, FLAGS | 0x4000);
         }
     }
 
