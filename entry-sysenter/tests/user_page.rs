@@ -1,5 +1,5 @@
-//! The user pages: code by an independent disassembler, unwind information by an independent DWARF reader, and both
-//! against each other.
+//! The user pages: code by an independent disassembler, unwind information by an independent DWARF reader, both against each
+//! other, and the latter by the unwinder of the C runtime besides.
 
 use entry_core::cpu::{CpuFeatures, CpuidLeaf, Vendor};
 use entry_sysenter::error::BufferTooSmall;
@@ -241,4 +241,139 @@ fn syscall_page_makes_system_calls() {
     assert_eq!(result, i64::from(std::process::id()));
     // SAFETY: the mapping from above, which nothing refers to any more.
     unsafe { libc::munmap(at, LENGTH) };
+}
+
+/// The C runtime's own unwinder, given the page's information, finds the caller from each instruction of a call.
+#[cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
+mod unwinder {
+    use core::ffi::{c_int, c_void};
+    use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::{PAGES, UserPage};
+
+    // GCC's interface for code that is generated at run time, and the Itanium ABI's for walking a stack.
+    unsafe extern "C" {
+        fn __register_frame(eh_frame: *const u8);
+        fn __deregister_frame(eh_frame: *const u8);
+        fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, argument: *mut c_void) -> c_int;
+        fn _Unwind_GetIP(context: *mut c_void) -> usize;
+        fn _Unwind_GetCFA(context: *mut c_void) -> usize;
+    }
+
+    /// Goes on to the next frame.
+    const NO_REASON: c_int = 0;
+    /// Stops.
+    const NORMAL_STOP: c_int = 4;
+
+    const LENGTH: usize = 4096;
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    /// Bit N: at the instruction at offset N the caller was found, by its address and by its stack.
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    /// The stack pointer before the call, and the address behind it.
+    static STACK: AtomicUsize = AtomicUsize::new(0);
+    static RETURN: AtomicUsize = AtomicUsize::new(0);
+
+    /// What the walk has seen last: the instruction pointer of the frame that was interrupted, or 0.
+    extern "C" fn visit(context: *mut c_void, last: *mut c_void) -> c_int {
+        // SAFETY: the unwinder gave the context to this call.
+        let ip = unsafe { _Unwind_GetIP(context) };
+        // SAFETY: as above.
+        let cfa = unsafe { _Unwind_GetCFA(context) };
+        let last = last.cast::<usize>();
+        // SAFETY: it is the word of `step`.
+        let offset = unsafe { last.read() }.wrapping_sub(PAGE.load(Relaxed));
+        if offset < UserPage::EH_FRAME {
+            // The stack that the page was called on is that of its caller's frame.
+            if ip == RETURN.load(Relaxed) && cfa >= STACK.load(Relaxed) {
+                FOUND.fetch_or(1 << offset, Relaxed);
+            }
+            return NORMAL_STOP;
+        }
+        // SAFETY: as above.
+        unsafe { last.write(ip) };
+        NO_REASON
+    }
+
+    /// Handles SIGTRAP: walks the stack if the trap came in the page.
+    extern "C" fn step(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel gave it to a handler with SA_SIGINFO.
+        let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+        let rip = usize::try_from(context.uc_mcontext.gregs[libc::REG_RIP as usize]).unwrap_or_default();
+        if rip.wrapping_sub(PAGE.load(Relaxed)) < UserPage::EH_FRAME {
+            let mut last = 0usize;
+            // SAFETY: the word outlives the walk.
+            unsafe { _Unwind_Backtrace(visit, (&raw mut last).cast()) };
+        }
+    }
+
+    #[test]
+    fn runtime_finds_the_caller_from_each_instruction_of_the_syscall_page() {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice.
+        let at = unsafe { libc::mmap(core::ptr::null_mut(), LENGTH, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let at = at.cast::<u8>();
+        // SAFETY: the mapping is writable, this long, and nobody else's.
+        PAGES[0]
+            .1
+            .write_to(unsafe { core::slice::from_raw_parts_mut(at, LENGTH) })
+            .unwrap();
+        PAGE.store(at.addr(), Relaxed);
+        // SAFETY: the offset is inside the mapping.
+        let eh_frame = unsafe { at.add(UserPage::EH_FRAME) };
+        // SAFETY: there is one CIE, one FDE and the end, until it is taken back below.
+        unsafe { __register_frame(eh_frame) };
+        // SAFETY: all zeros is a set of handlers: the default one, with nothing blocked.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        #[expect(clippy::fn_to_numeric_cast_any, reason = "libc's type for a handler")]
+        let handler = step as *const () as usize;
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: as above.
+        let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: both are of this type, and the handler uses nothing that the interrupted code holds.
+        let is_set = unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, &raw mut old) };
+        assert_eq!(is_set, 0);
+        // SAFETY: the call has no conditions.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+        let result: i64;
+        // The system does not report a step over SYSCALL: the call itself sends the signal, which arrives behind it.
+        // SAFETY: the page's contract: RAX is number and result, RCX and R11 are destroyed. The stack is left as it was; each
+        // trap between the two POPFQ goes to the handler.
+        unsafe {
+            core::arch::asm!(
+                "lea rcx, [rip + 2f]",
+                "mov [{to_return}], rcx",
+                "mov [{to_stack}], rsp",
+                "pushfq",
+                "or dword ptr [rsp], 0x100",
+                "popfq",
+                "call {page}",
+                "2:",
+                "pushfq",
+                "and dword ptr [rsp], ~0x100",
+                "popfq",
+                to_return = in(reg) RETURN.as_ptr(),
+                to_stack = in(reg) STACK.as_ptr(),
+                page = in(reg) at,
+                inlateout("rax") libc::SYS_tgkill => result,
+                in("rdi") std::process::id(),
+                in("rsi") thread,
+                in("rdx") libc::SIGTRAP,
+                out("rcx") _,
+                out("r11") _,
+            );
+        }
+        // SAFETY: what was there before.
+        let is_set = unsafe { libc::sigaction(libc::SIGTRAP, &raw const old, core::ptr::null_mut()) };
+        assert_eq!(is_set, 0);
+        // SAFETY: what was registered above.
+        unsafe { __deregister_frame(eh_frame) };
+        assert_eq!(result, 0);
+        // At SYSCALL, and at RET behind it.
+        assert_eq!(FOUND.load(Relaxed), 1 << 0 | 1 << 2);
+        // SAFETY: the mapping from above, which nothing refers to any more.
+        unsafe { libc::munmap(at.cast(), LENGTH) };
+    }
 }
