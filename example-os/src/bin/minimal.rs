@@ -119,6 +119,7 @@ unsafe fn set_up(area: &'static mut CpuArea, stack: u64) -> (StubTable, Installe
     for (stack, ist) in stacks.iter().zip([Ist::Ist1, Ist::Ist2, Ist::Ist3, Ist::Ist4]) {
         area.tss.set_ist(ist, stack.bind(header));
     }
+    area.tss.check(width).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: condition 2; TR does not hold this TSS yet.
     unsafe { area.tss.set_rsp0(stack) };
     area.gdt = SegmentLayout::natural_gdt(area.tss.base(), TaskStateSegment::LIMIT);
@@ -131,11 +132,11 @@ unsafe fn set_up(area: &'static mut CpuArea, stack: u64) -> (StubTable, Installe
     let base = base.unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: condition 1; the register exists, and the stubs expect a header there.
     unsafe { base.write(&mut Cpu) };
-    let stubs = if cpu.smap {
-        StubTable::of::<Minimal, WithSmap>()
-    } else {
-        StubTable::of::<Minimal, Baseline>()
-    };
+    let sets = [
+        StubTable::of::<Minimal, WithSmap>(),
+        StubTable::of::<Minimal, Baseline>(),
+    ];
+    let stubs = *StubTable::select(&sets, &cpu).unwrap_or_else(|error| panic!("{error}"));
     let idt = Idt::new(stubs.vectors, &layout).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: condition 1; the stubs are mapped everywhere, and TR holds the TSS with its stacks.
     unsafe { area.idt.insert(idt).load() };
