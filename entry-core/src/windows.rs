@@ -9,7 +9,7 @@
 //!
 //! Addresses are stored relative to the record, so the section is read-only and needs no relocation at load time.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::kernel::Options;
 
@@ -135,6 +135,11 @@ impl Window {
         self.start() + u64::from(self.bytes)
     }
 
+    #[inline(always)]
+    const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// Bits of [`flags`].
     #[must_use]
     pub const fn flags(&self) -> u32 {
@@ -217,20 +222,23 @@ pub fn find(rip: u64) -> Option<&'static Window> {
     all().iter().find(|window| window.contains(rip))
 }
 
-/// The lowest and the highest address in the windows of a section: nearly every RIP that an entry asks about lies outside.
+/// What is known of a section's windows: the lowest and the highest address in them, for nearly every RIP that an entry asks
+/// about lies outside; and whether the records are in the order of their addresses, as linkers leave them.
 ///
-/// Until they are learned these are the bounds of the address space, and they change once. So no window is ever outside,
-/// whatever mix of old and new ones a CPU sees while another writes them.
-struct Bounds {
+/// Until they are learned the bounds are those of the address space, and nothing is known of the order. Each word changes
+/// once. So no window is ever outside, whatever mix of old and new ones a CPU sees while another writes them.
+struct Extent {
     first: AtomicU64,
     last: AtomicU64,
+    is_sorted: AtomicBool,
 }
 
-impl Bounds {
+impl Extent {
     const fn unknown() -> Self {
         Self {
             first: AtomicU64::new(0),
             last: AtomicU64::new(u64::MAX),
+            is_sorted: AtomicBool::new(false),
         }
     }
 
@@ -239,54 +247,62 @@ impl Bounds {
             return;
         }
         let (mut first, mut last) = (u64::MAX, 0);
-        for window in windows.iter().filter(|window| window.bytes > 0) {
+        for window in windows.iter().filter(|window| !window.is_empty()) {
             first = first.min(window.start());
             last = last.max(window.end() - 1);
         }
+        // Empty ones may only come last: see the search.
+        let is_sorted =
+            windows.is_sorted_by(|one, next| next.is_empty() || (!one.is_empty() && one.end() <= next.start()));
+        self.is_sorted.store(is_sorted, Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
         self.last.store(last, Ordering::Relaxed);
     }
 
-    /// The window of `windows`, the section that these are the bounds of, that `rip` lies in.
+    /// The window of `windows`, the section that this is about, that `rip` lies in.
     #[inline(always)]
     fn find(&self, windows: &'static [Window], rip: u64) -> Option<&'static Window> {
         if rip < self.first.load(Ordering::Relaxed) || rip > self.last.load(Ordering::Relaxed) {
             return None;
         }
-        // The compiler's loop for `find` has two instructions more a record.
-        let index = windows.iter().position(|window| window.contains(rip))?;
-        windows.get(index)
+        let is_before = |window: &Window| !window.is_empty() && window.end() <= rip;
+        let index = if self.is_sorted.load(Ordering::Relaxed) {
+            windows.partition_point(is_before)
+        } else {
+            windows.iter().position(|window| window.contains(rip))?
+        };
+        windows.get(index).filter(|window| window.contains(rip))
     }
 }
 
-static IRQS_ON_BOUNDS: Bounds = Bounds::unknown();
-static IRET_BOUNDS: Bounds = Bounds::unknown();
+static IRQS_ON_EXTENT: Extent = Extent::unknown();
+static IRET_EXTENT: Extent = Extent::unknown();
 
-/// Learns between which addresses the windows lie that entries look for.
+/// Learns between which addresses the windows lie that entries look for, and whether the linker left them in order.
 ///
-/// From now on an entry looks at records only where RIP lies between those. [`Idt::load`](crate::vector::Idt::load) does this;
-/// entries are right before it, too, and slower.
-pub fn learn_bounds() {
-    IRQS_ON_BOUNDS.learn(irqs_on());
-    IRET_BOUNDS.learn(iret());
+/// From now on an entry looks at records only where RIP lies between those, and at few of them if they are.
+/// [`Idt::load`](crate::vector::Idt::load) does this; entries are right before it, too, and slower.
+pub fn learn_extent() {
+    IRQS_ON_EXTENT.learn(irqs_on());
+    IRET_EXTENT.learn(iret());
 }
 
 /// The window that `rip` lies in, among those where [maskable interrupts may arrive](flags::IRQS_ON).
 ///
 /// An interrupt in the kernel asks this first. Only their records are looked at, and those only within
-/// [their bounds](learn_bounds).
+/// [their extent](learn_extent).
 #[must_use]
 #[inline(never)]
 pub fn find_irqs_on(rip: u64) -> Option<&'static Window> {
-    IRQS_ON_BOUNDS.find(irqs_on(), rip)
+    IRQS_ON_EXTENT.find(irqs_on(), rip)
 }
 
 /// Whether `rip` is the address of an IRETQ that leaves for user mode.
 ///
 /// An exception in the kernel asks this first. Only their records are looked at, and those only within
-/// [their bounds](learn_bounds).
+/// [their extent](learn_extent).
 #[must_use]
 #[inline(never)]
 pub fn is_iret(rip: u64) -> bool {
-    IRET_BOUNDS.find(iret(), rip).is_some()
+    IRET_EXTENT.find(iret(), rip).is_some()
 }

@@ -347,7 +347,7 @@ impl Idt {
         self.gates[vector.0 as usize]
     }
 
-    /// Executes LIDT, and [prepares](crate::windows::learn_bounds) for what the entries look up.
+    /// Executes LIDT, and [prepares](crate::windows::learn_extent) for what the entries look up.
     ///
     /// # Safety
     ///
@@ -360,7 +360,7 @@ impl Idt {
     /// Intel SDM vol. 2A, *LGDT/LIDT—Load Global/Interrupt Descriptor Table Register*.
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn load(&'static self) {
-        crate::windows::learn_bounds();
+        crate::windows::learn_extent();
         let table = Pseudo {
             limit: Self::LIMIT,
             base: core::ptr::from_ref(self).addr() as u64,
