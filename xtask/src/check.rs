@@ -108,6 +108,13 @@ fn all(workspace: &Workspace) -> Vec<Gate> {
             .in_target(workspace.nightly_target())
             .for_guest(),
         ),
+        // The code of the error with which an example must not compile is compared by this compiler alone.
+        gate(
+            "error codes in documentation",
+            Some(Need::NightlyLints),
+            cargo(Toolchain::nightly(), &[&words("test --quiet --doc"), &libraries])
+                .in_target(workspace.nightly_target()),
+        ),
         gate(
             "documentation on the host",
             None,
@@ -287,6 +294,11 @@ mod tests {
     #[test]
     fn test_images_are_linted_by_the_compiler_that_builds_them() {
         assert!(shown("lints of test images").starts_with("rustup run nightly-"));
+    }
+
+    #[test]
+    fn error_codes_are_compared_by_a_compiler_that_does() {
+        assert!(shown("error codes in documentation").starts_with("rustup run nightly-"));
     }
 
     #[test]
