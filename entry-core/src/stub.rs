@@ -435,6 +435,20 @@ fn unblock_nmis(_irq: &IrqOff) {
     }
 }
 
+/// With `LFENCE`: nothing is read through GS before it is certain whose base it is, where that was decided by a look at RIP. It
+/// stands on both arms; for the branch on CS, which came before, it stands, too.
+///
+/// # Source
+///
+/// Intel, *Speculative Behavior of SWAPGS and Segment Registers*.
+#[inline(always)]
+fn fence_swapgs<O: Options>() {
+    if guard!("fence-swapgs", O::LFENCE) {
+        // SAFETY: LFENCE changes nothing.
+        unsafe { core::arch::asm!("lfence", options(nostack, preserves_flags)) };
+    }
+}
+
 /// Rust half of an exception in the kernel. Returns null to go back to what was interrupted, or the frame of a user
 /// event to go on with: see [`take_back_iret`].
 ///
@@ -450,6 +464,7 @@ unsafe extern "sysv64" fn kernel_exception<K: Kernel, O: Options>(frame: *mut Tr
         // SAFETY: 1. as here. 2. The record says so.
         return unsafe { take_back_iret::<O>(frame) };
     }
+    fence_swapgs::<O>();
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
     // SAFETY: nothing but a look at RIP came before; `saved` is given back below.
@@ -486,6 +501,7 @@ unsafe fn take_back_iret<O: Options>(frame: *mut TrapFrame) -> *mut TrapFrame {
         // SAFETY: condition 2.
         unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
     }
+    fence_swapgs::<O>();
     // SAFETY: condition 1.
     let fault = unsafe { frame.read() };
     #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]

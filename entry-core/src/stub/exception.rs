@@ -69,8 +69,22 @@ macro_rules! go_back {
     };
 }
 
+/// Whether the stub's arm of ring 0 has an LFENCE: the Rust half has none.
+macro_rules! stub {
+    ($options:ident) => {
+        guard!("fence-swapgs", $options::LFENCE)
+    };
+}
+
+/// The Rust half has it.
+macro_rules! rust {
+    ($options:ident) => {
+        false
+    };
+}
+
 macro_rules! common {
-    ($(#[$doc:meta])* $name:ident, $user:ident, $kernel:ident<$($parameter:ident),*>, $then:ident) => {
+    ($(#[$doc:meta])* $name:ident, $user:ident, $kernel:ident<$($parameter:ident),*>, $then:ident, fence in $fence:ident) => {
         $(#[$doc])*
         ///
         /// With `KPTI` the stack of TSS.RSP0 is the CPU's entry stack, and the frame is moved to the thread's once the kernel's
@@ -130,7 +144,8 @@ macro_rules! common {
                 stop!(),
                 // From the kernel: GS base was the kernel's all along, or IRETQ to user mode faulted.
                 "3:",
-                ".if {lfence}",
+                // Where the Rust half looks RIP up, it fences after that, before it reads anything through GS.
+                ".if {kernel_lfence}",
                 "lfence",
                 ".endif",
                 push_registers!(),
@@ -145,6 +160,7 @@ macro_rules! common {
                 direction = const guard!("clear-direction", true) as usize,
                 smap = const guard!("clear-alignment-check", O::SMAP) as usize,
                 lfence = const guard!("fence-swapgs", O::LFENCE) as usize,
+                kernel_lfence = const $fence!(O) as usize,
                 clear = const guard!("clear-registers", O::CLEAR) as usize,
                 kpti = const O::KPTI as usize,
                 loads_tables = const guard!("event-tables", true) as usize,
@@ -169,22 +185,22 @@ macro_rules! common {
 
 common! {
     /// Exceptions. **Reached by** the slots of vectors 0 to 31, the paranoid ones excepted.
-    exception_common, user_exception, kernel_exception<K, O>, go_on_with_user_event
+    exception_common, user_exception, kernel_exception<K, O>, go_on_with_user_event, fence in rust
 }
 
 common! {
     /// Page faults. **Reached by** the slot of vector 14.
-    page_fault_common, user_page_fault, kernel_exception<K, O>, go_on_with_user_event
+    page_fault_common, user_page_fault, kernel_exception<K, O>, go_on_with_user_event, fence in rust
 }
 
 common! {
     /// Maskable interrupts. **Reached by** the slots of vectors 32 to 255, the system-call vector excepted.
-    interrupt_common, user_interrupt, kernel_interrupt<K>, go_back
+    interrupt_common, user_interrupt, kernel_interrupt<K>, go_back, fence in stub
 }
 
 common! {
     /// INT 0x80. **Reached by** its slot, which pushed the original RAX where an exception has its error code. A frame
     /// whose CS is the kernel's can only come from a device or another CPU that was given the vector; it is
     /// treated as the interrupt it is, and never as a system call.
-    system_call_common, soft_system_call, interrupt_on_the_system_calls_vector<K>, go_back
+    system_call_common, soft_system_call, interrupt_on_the_system_calls_vector<K>, go_back, fence in stub
 }

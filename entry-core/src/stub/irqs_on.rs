@@ -8,8 +8,8 @@ use crate::percpu::PerCpuHeader;
 use crate::stub::exception::CS;
 use crate::stub::lean::{FIRST_NON_USER_HIGH, NOT_LEAN};
 use crate::stub::{
-    address, finish_slow, kernel_interrupt, move_to_thread_stack, push_registers, push_syscall_image, push_user_stack,
-    restore_rax, soft_system_call, user_interrupt, vector_stubs_irqs_on,
+    address, fence_swapgs, finish_slow, kernel_interrupt, move_to_thread_stack, push_registers, push_syscall_image,
+    push_user_stack, restore_rax, soft_system_call, user_interrupt, vector_stubs_irqs_on,
 };
 use crate::windows::{self, flags};
 use crate::{entry_restart_window, entry_window};
@@ -214,11 +214,17 @@ unsafe extern "sysv64" fn finish_with_interrupts_off<K: Kernel>(frame: *mut Trap
 ///
 /// 1. `frame` is the frame at RSP, and nothing else refers to it.
 /// 2. Interrupts are off, and were on at the frame's RIP, of which the windows therefore say whose GS base is.
-unsafe extern "sysv64" fn interrupt_on_own_stack<K: IrqsOnKernel>(frame: *mut TrapFrame) -> *mut TrapFrame {
+unsafe extern "sysv64" fn interrupt_on_own_stack<K: IrqsOnKernel, O: Options>(frame: *mut TrapFrame) -> *mut TrapFrame {
     // SAFETY: condition 1.
     let words = unsafe { &mut *frame };
     // Before anything that needs GS: the records are reached by their address alone.
-    let Some(window) = windows::find_irqs_on(words.rip()).filter(|_| guard!("irqs-on-window", true)) else {
+    let window = windows::find_irqs_on(words.rip()).filter(|_| guard!("irqs-on-window", true));
+    let has_user_gs = window.is_some_and(|window| guard!("irqs-on-gs", window.flags() & flags::USER_GS != 0));
+    if has_user_gs {
+        swap_gs();
+    }
+    fence_swapgs::<O>();
+    let Some(window) = window else {
         #[expect(clippy::cast_possible_truncation, reason = "addresses have 64 bits here")]
         let below = frame.with_addr((words.rsp() as usize - TrapFrame::SIZE) & !15);
         // SAFETY: RIP is in no window, so RSP was that of a kernel stack; what lies below it is free, for the
@@ -226,10 +232,6 @@ unsafe extern "sysv64" fn interrupt_on_own_stack<K: IrqsOnKernel>(frame: *mut Tr
         unsafe { below.copy_from_nonoverlapping(frame, 1) };
         return below;
     };
-    let has_user_gs = guard!("irqs-on-gs", window.flags() & flags::USER_GS != 0);
-    if has_user_gs {
-        swap_gs();
-    }
     // SAFETY: condition 2.
     let irq = unsafe { IrqOff::assume() };
     K::window_interrupt(words, &irq);
@@ -246,11 +248,11 @@ unsafe extern "sysv64" fn interrupt_on_own_stack<K: IrqsOnKernel>(frame: *mut Tr
     core::ptr::null_mut()
 }
 
-/// SWAPGS, and no speculation past it.
+/// SWAPGS.
 #[inline(always)]
 fn swap_gs() {
     // SAFETY: the one caller knows from the window whose GS base it is, and uses the kernel's alone.
-    unsafe { core::arch::asm!("swapgs", "lfence", options(nostack, preserves_flags)) };
+    unsafe { core::arch::asm!("swapgs", options(nostack, preserves_flags)) };
 }
 
 macro_rules! ist_common {
@@ -302,10 +304,8 @@ macro_rules! ist_common {
                 "call {user}",
                 "jmp {leave}",
                 stop!(),
+                // The Rust half fences once it has looked RIP up, before it reads anything through GS.
                 "3:",
-                ".if {lfence}",
-                "lfence",
-                ".endif",
                 push_registers!(),
                 "mov rdi, rsp",
                 "call {kernel}",
@@ -329,7 +329,7 @@ macro_rules! ist_common {
                 scratch_rax = const PerCpuHeader::SCRATCH_RAX,
                 stack = const PerCpuHeader::KERNEL_STACK,
                 user = sym $user::<K>,
-                kernel = sym interrupt_on_own_stack::<K>,
+                kernel = sym interrupt_on_own_stack::<K, O>,
                 moved = sym kernel_interrupt::<K>,
                 leave = sym <K::Exit as Exit>::leave::<O>,
             )
