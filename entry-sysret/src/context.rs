@@ -305,7 +305,8 @@ impl<const BYTES: usize> RunStack<BYTES> {
     /// The address above the stack: what goes into the header, and into the TSS.
     #[must_use]
     pub fn top(&'static self) -> u64 {
-        self.words.get().expose_provenance() as u64
+        // The whole is exposed: the frame below the words is reached from this address, too.
+        (ptr::from_ref(self).expose_provenance() + offset_of!(Self, words)) as u64
     }
 }
 
