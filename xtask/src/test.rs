@@ -53,7 +53,6 @@ fn boots_in_bochs(image: &str) -> bool {
             "screen",
             "should_panic",
             "sysenter",
-            "sysenter",
             "user_context",
         ]
         .contains(&image)
