@@ -12,6 +12,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use entry_core::cpu::{CpuFeatures, Vendor};
+use entry_core::msr::{Cpu, Register, SysenterEip};
 use entry_core::vector::Vector;
 use entry_core::windows::{self, flags};
 use entry_core::{IrqOff, TrapFrame};
@@ -21,7 +22,7 @@ use entry_sysret::Refusal;
 use example_os::harness::{FINE, is_bochs, killed};
 use example_os::process::WaitStatus;
 use example_os::{entry, skip};
-use program::{CODE, Machine, STACK_TOP, program};
+use program::{CODE, DATA, Machine, STACK_TOP, program};
 
 const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;
@@ -89,6 +90,40 @@ fn flags_program() -> &'static [u8] {
 
 /// Flags of user mode that SYSENTER and the way back are to keep.
 const EXAMINED: u64 = TF | IF | DF | IOPL | NT | AC;
+
+/// Chooses a way, and calls `getpid` by a SYSENTER that MOV SS with a watched operand precedes.
+macro_rules! held_back_before {
+    ($way:literal) => {
+        program!(
+            "mov eax, 0x4558", "mov edi, 10", "mov esi, {way}", "int 0x80", "mov word ptr [0x500000], 0x23",
+            "mov eax, 39", "mov rcx, rsp", "lea r11, [rip + 4f]", "mov ss, word ptr [0x500000]", "sysenter", "4:",
+            "xor edi, edi", "test rax, rax", "sets dil", "mov eax, 60", "syscall", "ud2";
+            way = $way
+        )
+    };
+}
+
+/// Hits of the data breakpoint in user mode, and at the first instruction of SYSENTER.
+static USER_BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
+static KERNEL_BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts, and has them done with.
+fn count_breakpoints(frame: &mut TrapFrame) -> bool {
+    const BREAKPOINT_0: u64 = 1;
+    if Vector(frame.vector()) != Vector::DEBUG || frame.error_code() & BREAKPOINT_0 == 0 {
+        return false;
+    }
+    let counter = if frame.is_user() {
+        &USER_BREAKPOINTS
+    } else {
+        // SAFETY: 1. this is the kernel. 2. Every CPU in 64-bit mode has it.
+        let target = unsafe { SysenterEip::read(&mut Cpu) }.bits();
+        assert_eq!(frame.rip(), target, "{frame}");
+        &KERNEL_BREAKPOINTS
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    true
+}
 
 /// Single steps that the hook saw in user mode.
 static USER_STEPS: AtomicU32 = AtomicU32::new(0);
@@ -365,6 +400,33 @@ example_os::tests! { Machine;
                 _ => 0,
             };
             assert_eq!(STRAY_STEPS.load(Ordering::Relaxed), of_trampoline, "way {way}");
+        }
+    }
+
+    // Whether it is held back until the kernel's first instruction, the emulator decides; TCG raises it at once.
+    fn a_data_breakpoint_that_mov_ss_holds_back_does_no_harm(machine) {
+        needs_sysenter!();
+        for code in [
+            held_back_before!(0),
+            held_back_before!(1),
+            held_back_before!(2),
+            held_back_before!(3),
+            held_back_before!(4),
+            held_back_before!(5),
+        ] {
+            for counter in [&USER_BREAKPOINTS, &KERNEL_BREAKPOINTS] {
+                counter.store(0, Ordering::Relaxed);
+            }
+            entry::set_kernel_hook(Some(count_breakpoints));
+            // SAFETY: reads and writes of two bytes at a user address, and the hook answers.
+            unsafe { core::arch::asm!("mov dr0, {}", "mov dr7, {}", in(reg) DATA, in(reg) 0x7_0401_u64, options(nostack)) };
+            let status = machine.run(code);
+            // SAFETY: no breakpoint is enabled.
+            unsafe { core::arch::asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack)) };
+            entry::set_kernel_hook(None);
+            assert_eq!(status, FINE);
+            let counts = [&USER_BREAKPOINTS, &KERNEL_BREAKPOINTS].map(|counter| counter.load(Ordering::Relaxed));
+            assert_eq!(counts, if is_bochs() { [1, 1] } else { [2, 0] });
         }
     }
 
