@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
-use crate::build::image::Image;
+use crate::build::image::{Image, without_generics};
 use crate::error::{Error, Result};
 
 /// Symbols of the linker script around the stubs.
@@ -78,18 +78,8 @@ fn flow(instruction: &Instruction) -> String {
 
 /// The last component of a path, generic arguments left out.
 fn last_component(name: &str) -> String {
-    let mut depth = 0_u32;
-    let mut plain = String::new();
-    for character in name.chars() {
-        match character {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            _ if depth == 0 => plain.push(character),
-            _ => {}
-        }
-    }
-    let plain = plain.trim_end_matches("::");
-    plain.rsplit("::").next().unwrap_or(plain).to_owned()
+    let plain = without_generics(name);
+    plain.rsplit("::").next().unwrap_or(&plain).to_owned()
 }
 
 #[cfg(test)]

@@ -206,7 +206,7 @@ impl Image {
 }
 
 /// A path without `<…>` parts.
-fn without_generics(name: &str) -> String {
+pub(crate) fn without_generics(name: &str) -> String {
     let mut depth = 0_u32;
     let mut plain = String::new();
     for character in name.chars() {
