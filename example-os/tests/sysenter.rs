@@ -5,6 +5,8 @@
 #![test_runner(example_os::harness::run)]
 #![reexport_test_harness_main = "test_main"]
 
+#[path = "process/held_back.rs"]
+mod held_back;
 #[path = "process/program.rs"]
 mod program;
 
@@ -22,7 +24,7 @@ use entry_sysret::Refusal;
 use example_os::harness::{FINE, is_bochs, killed};
 use example_os::process::WaitStatus;
 use example_os::{entry, skip};
-use program::{CODE, DATA, Machine, STACK_TOP, program};
+use program::{CODE, Machine, STACK_TOP, program};
 
 const SIGILL: u8 = 4;
 const SIGTRAP: u8 = 5;
@@ -101,28 +103,6 @@ macro_rules! held_back_before {
             way = $way
         )
     };
-}
-
-/// Hits of the data breakpoint in user mode, and at the first instruction of SYSENTER.
-static USER_BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
-static KERNEL_BREAKPOINTS: AtomicU32 = AtomicU32::new(0);
-
-/// Counts, and has them done with.
-fn count_breakpoints(frame: &mut TrapFrame) -> bool {
-    const BREAKPOINT_0: u64 = 1;
-    if Vector(frame.vector()) != Vector::DEBUG || frame.error_code() & BREAKPOINT_0 == 0 {
-        return false;
-    }
-    let counter = if frame.is_user() {
-        &USER_BREAKPOINTS
-    } else {
-        // SAFETY: 1. this is the kernel. 2. Every CPU in 64-bit mode has it.
-        let target = unsafe { SysenterEip::read(&mut Cpu) }.bits();
-        assert_eq!(frame.rip(), target, "{frame}");
-        &KERNEL_BREAKPOINTS
-    };
-    counter.fetch_add(1, Ordering::Relaxed);
-    true
 }
 
 /// Single steps that the hook saw in user mode.
@@ -414,19 +394,12 @@ example_os::tests! { Machine;
             held_back_before!(4),
             held_back_before!(5),
         ] {
-            for counter in [&USER_BREAKPOINTS, &KERNEL_BREAKPOINTS] {
-                counter.store(0, Ordering::Relaxed);
-            }
-            entry::set_kernel_hook(Some(count_breakpoints));
-            // SAFETY: reads and writes of two bytes at a user address, and the hook answers.
-            unsafe { core::arch::asm!("mov dr0, {}", "mov dr7, {}", in(reg) DATA, in(reg) 0x7_0401_u64, options(nostack)) };
-            let status = machine.run(code);
-            // SAFETY: no breakpoint is enabled.
-            unsafe { core::arch::asm!("mov dr7, {}", in(reg) 0x400_u64, options(nostack)) };
-            entry::set_kernel_hook(None);
+            let (status, hits, kernel_rip) = held_back::run(machine, code);
             assert_eq!(status, FINE);
-            let counts = [&USER_BREAKPOINTS, &KERNEL_BREAKPOINTS].map(|counter| counter.load(Ordering::Relaxed));
-            assert_eq!(counts, if is_bochs() { [1, 1] } else { [2, 0] });
+            assert_eq!(hits, if is_bochs() { [1, 1] } else { [2, 0] });
+            // SAFETY: 1. this is the kernel. 2. Every CPU in 64-bit mode has it.
+            let target = unsafe { SysenterEip::read(&mut Cpu) }.bits();
+            assert!(!is_bochs() || kernel_rip == target, "{kernel_rip:#x}");
         }
     }
 
